@@ -1,19 +1,26 @@
-"""Recording events of a training that torch has hooks for: batches requested and received, optimizers' steps.
+"""Recording events of a training that torch has hooks for: batches requested and received, optimizers' steps. The end
+of an epoch also shows whether the sampler has been told of it.
 
 Backward passes are recorded by the gradient reducer, which has hooks in them anyway.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cache, wraps
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 from torch.optim import optimizer
-from torch.utils.data import dataloader
+from torch.utils.data import DistributedSampler, dataloader
 
+from distrun.runtime.world import world
 from distrun.tracing import layout, recording
+
+log = logging.getLogger("distrun")
+_WARNED = -1  # instead of an epoch: once is enough
 
 
 @cache
@@ -37,11 +44,34 @@ def _record_batches(iterator: Any) -> None:
             batch = plain(self)
         except StopIteration:
             recording.enter(layout.OTHER)
+            _epoch_ends(getattr(self._index_sampler, "sampler", self._index_sampler))
             raise
         recording.enter(layout.FORWARD, samples_in(batch))
         return batch
 
     iterator.__next__ = recorded
+
+
+_steps_before = 0  # the steps of the training when an epoch ended last
+_epochs: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # of samplers when an epoch of training ended
+
+
+def _epoch_ends(sampler: Any) -> None:
+    """Warn on rank 0, once, if a DistributedSampler has given a second epoch of training the order of the first."""
+    global _steps_before
+    assert recording.ring is not None
+    before, _steps_before = _steps_before, recording.ring.steps
+    if before == _steps_before or not (isinstance(sampler, DistributedSampler) and sampler.shuffle):
+        return  # an evaluation, or an order that depends on no epoch
+    last = _epochs.get(sampler)
+    if last == _WARNED:
+        return
+    _epochs[sampler] = _WARNED if last == sampler.epoch else sampler.epoch
+    if last == sampler.epoch and world.rank() == 0:
+        log.warning(
+            "a second epoch of training had the order of the one before: call set_epoch(epoch) of the "
+            "DistributedSampler before each"
+        )
 
 
 def samples_in(batch: Any) -> int:
