@@ -16,7 +16,7 @@ from distrun.tools.help.command import help
 from distrun.tools.kubernetes.command import k8s
 from distrun.tools.predict.command import predict
 from distrun.tools.sweep.command import sweep
-from distrun.tools.top.commands import ps, top
+from distrun.tools.top.commands import ps, stop, top
 
 COMMANDS = {
     "distrun": distrun,
@@ -27,6 +27,7 @@ COMMANDS = {
     "distrun sweep": sweep,
     "distrun ps": ps,
     "distrun top": top,
+    "distrun stop": stop,
     "distrun help": help,
 }
 LINE = re.compile(r"^::: (?P<command>distrun[ \w]*) --help$", re.MULTILINE)
