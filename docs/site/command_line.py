@@ -11,6 +11,7 @@ import click
 from distrun.cli import distrun
 from distrun.runner.command_lines.programs import program, rows as flags_of
 from distrun.runner.launch.agent_command import agent
+from distrun.tools.completion.command import completion
 from distrun.tools.doctor.command import doctor
 from distrun.tools.help.command import help
 from distrun.tools.kubernetes.command import k8s
@@ -28,6 +29,7 @@ COMMANDS = {
     "distrun ps": ps,
     "distrun top": top,
     "distrun stop": stop,
+    "distrun completion": completion,
     "distrun help": help,
 }
 LINE = re.compile(r"^::: (?P<command>distrun[ \w]*) --help$", re.MULTILINE)

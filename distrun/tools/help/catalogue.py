@@ -15,6 +15,7 @@ COMMANDS = {
     "predict": "distrun.tools.predict.command",
     "k8s": "distrun.tools.kubernetes.command",
     "agent": "distrun.runner.launch.agent_command",
+    "completion": "distrun.tools.completion.command",
     "help": "distrun.tools.help.command",
 }
 
