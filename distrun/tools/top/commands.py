@@ -68,7 +68,9 @@ def top(job: str | None, as_json: bool) -> int:
     if there is only one. The job is observed while this command runs, and is not disturbed.
     """
     if not as_json and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("distrun top needs a terminal: without one, give --json, or start the job with --live")
+        raise UsageError(
+            "distrun top needs a terminal: without one, start the job with --live, which writes lines, or give --json"
+        )
     found = the_job(job)
     with _connected(found) as connection:
         connection.settimeout(None)
