@@ -11,12 +11,13 @@ import click
 from distrun.cli import distrun
 from distrun.runner.command_lines.programs import program, rows as flags_of
 from distrun.runner.launch.agent_command import agent
+from distrun.tools.completion.command import completion
 from distrun.tools.doctor.command import doctor
 from distrun.tools.help.command import help
 from distrun.tools.kubernetes.command import k8s
 from distrun.tools.predict.command import predict
 from distrun.tools.sweep.command import sweep
-from distrun.tools.top.commands import ps, top
+from distrun.tools.top.commands import ps, stop, top
 
 COMMANDS = {
     "distrun": distrun,
@@ -27,6 +28,8 @@ COMMANDS = {
     "distrun sweep": sweep,
     "distrun ps": ps,
     "distrun top": top,
+    "distrun stop": stop,
+    "distrun completion": completion,
     "distrun help": help,
 }
 LINE = re.compile(r"^::: (?P<command>distrun[ \w]*) --help$", re.MULTILINE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -18,8 +18,13 @@ OwnOptions = Mapping[str, Collection[str] | bool]
 
 def own_options(command: click.Command) -> OwnOptions:
     """Return the options of a click command."""
+    return own_options_of(command.params)
+
+
+def own_options_of(parameters: Iterable[click.Parameter]) -> OwnOptions:
+    """Return the options among the parameters of a click command."""
     found: dict[str, Collection[str] | bool] = {"--help": False, "-h": False}
-    for option in command.params:
+    for option in parameters:
         if isinstance(option, click.Option):
             choices = option.type.choices if isinstance(option.type, click.Choice) else not option.is_flag
             found |= dict.fromkeys((*option.opts, *option.secondary_opts), choices)

@@ -10,10 +10,12 @@ COMMANDS = {
     "doctor": "distrun.tools.doctor.command",
     "ps": "distrun.tools.top.commands",
     "top": "distrun.tools.top.commands",
+    "stop": "distrun.tools.top.commands",
     "sweep": "distrun.tools.sweep.command",
     "predict": "distrun.tools.predict.command",
     "k8s": "distrun.tools.kubernetes.command",
     "agent": "distrun.runner.launch.agent_command",
+    "completion": "distrun.tools.completion.command",
     "help": "distrun.tools.help.command",
 }
 

@@ -13,13 +13,14 @@ Usage: distrun [OPTIONS] PROGRAM [ARGUMENTS]...      start PROGRAM once per rank
   distrun --auto -np 2 python train.py      a single-process script, unchanged
 
 Commands (distrun COMMAND --help):
-  doctor      Find out why a job does not start, or why the network is slow
-  ps, top     List your running jobs; watch one
-  sweep       Try a script with many values of its parameters
-  predict     Estimate how fast a job would be on more hosts
-  k8s         Print the manifests of a job for Kubernetes, or run it
-  agent       Be one host of a job that a cluster manager starts on each host
-  help        Explain options, or a word of an error message
+  doctor         Find out why a job does not start, or why the network is slow
+  ps, top, stop  List your running jobs; watch one; end one
+  sweep          Try a script with many values of its parameters
+  predict        Estimate how fast a job would be on more hosts
+  k8s            Print the manifests of a job for Kubernetes, or run it
+  agent          Be one host of a job that a cluster manager starts on each host
+  completion     Complete commands, options and hosts in bash
+  help           Explain options, or a word of an error message
 
 Most used options:
   -np N               Number of ranks. Default: all slots, a GPU or a core each

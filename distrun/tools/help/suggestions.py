@@ -9,6 +9,7 @@ _OTHERS = {
     "version": "distrun --version",
     "run": "distrun -np 2 python train.py",
     "launch": "distrun -np 2 python train.py",
+    "kill": "distrun stop",
     "list": "distrun ps",
     "status": "distrun ps",
     "kubernetes": "distrun k8s",

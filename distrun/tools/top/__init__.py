@@ -1,1 +1,1 @@
-"""`distrun top` and `distrun ps`: `commands` finds this user's running jobs and shows them."""
+"""`distrun ps`, `top` and `stop`: `commands` finds this user's running jobs, shows them and ends them."""

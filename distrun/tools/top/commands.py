@@ -1,4 +1,4 @@
-"""`distrun ps`, which lists running jobs, and `distrun top`, which shows one of them.
+"""`distrun ps`, which lists running jobs, `distrun top`, which shows one of them, and `distrun stop`, which ends one.
 
 The jobs of this user on this machine are found by their launchers' sockets, which the kernel lists.
 """
@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import click
 
@@ -25,11 +26,16 @@ from distrun.runner.output.panel import Panel
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 _TIMEOUT = 5.0  # seconds for a launcher to answer
+_MEASURING = 2.0  # seconds in which speeds become known
 
 
 @click.command(context_settings=_SETTINGS)
-def ps() -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects, empty without any job.")
+def ps(as_json: bool) -> int:
     """List your jobs whose launchers run on this machine."""
+    if as_json:
+        click.echo(json.dumps([_facts(job) for job in jobs()], indent=2))
+        return 0
     rows = [("JOB", "PID", "RANKS", "HOSTS", "FOR", "STEPS/S", "COMMAND"), *map(_row, jobs())]
     if len(rows) == 1:
         click.echo("no job of yours runs on this machine", err=True)
@@ -41,6 +47,10 @@ def ps() -> int:
     return 0
 
 
+def _facts(job: Job) -> dict[str, Any]:
+    return {name: value for name, value in vars(job).items() if name != "address"}
+
+
 def _row(job: Job) -> tuple[str, ...]:
     hosts = ",".join(job.hosts[:3]) + (f" and {len(job.hosts) - 3} more" if len(job.hosts) > 3 else "")
     steps = "-" if job.steps_per_second is None else number(job.steps_per_second)
@@ -50,23 +60,66 @@ def _row(job: Job) -> tuple[str, ...]:
 
 @click.command(context_settings=_SETTINGS)
 @click.argument("job", required=False)
-def top(job: str | None) -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print one object, of what is known after two seconds, and end.")
+def top(job: str | None, as_json: bool) -> int:
     """Show a running job: the speed of each rank, what it spends its time on, and which ranks it waits for.
 
     JOB is the beginning of its name or the process id of its launcher, as 'distrun ps' lists them. It may be left out
     if there is only one. The job is observed while this command runs, and is not disturbed.
     """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("distrun top needs a terminal: without one, start the job with --live, which writes lines")
+    if not as_json and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(
+            "distrun top needs a terminal: without one, start the job with --live, which writes lines, or give --json"
+        )
     found = the_job(job)
-    try:
-        connection = connect(found.address)
-    except (OSError, BootstrapError) as error:
-        raise UsageError(f"job {found.job[:8]} has just ended, or does not answer ({error}); see distrun ps") from None
-    with connection:
+    with _connected(found) as connection:
         connection.settimeout(None)
         connection.sendall(b'{"ask": "top"}\n')
-        return _look_on(connection, found)
+        return _print_once(connection, found) if as_json else _look_on(connection, found)
+
+
+@click.command(context_settings=_SETTINGS)
+@click.argument("job")
+def stop(job: str) -> int:
+    """End a job as SIGTERM to its launcher does: its ranks get SIGTERM and, after --grace seconds, SIGKILL.
+
+    JOB is the beginning of its name or the process id of its launcher, as 'distrun ps' lists them. Only your own jobs
+    can be ended. The command does not wait for the end.
+    """
+    found = the_job(job)
+    with _connected(found) as connection:
+        pid, _ = abstract_sockets.peer_process(connection)  # as it is called here, where it may have another number
+        connection.sendall(b'{"ask": "about"}\n')
+        is_there = bool(connection.makefile("rb").readline())
+        if not (pid and is_there):
+            raise UsageError(
+                f"job {found.job[:8]} has just ended, or runs in a container: end it there; see distrun ps"
+            )
+        os.kill(pid, signal.SIGTERM)
+    click.echo(f"job {found.job[:8]} was told to end")
+    return 0
+
+
+def _connected(job: Job) -> socket.socket:
+    """Return a connection to the launcher of a job. Raises UsageError: it does not answer."""
+    try:
+        return connect(job.address)
+    except (OSError, BootstrapError) as error:
+        raise UsageError(f"job {job.job[:8]} has just ended, or does not answer ({error}); see distrun ps") from None
+
+
+def _print_once(connection: socket.socket, job: Job) -> int:
+    """Print the first snapshot in which speeds can be known, or the last one of a job that ends before."""
+    known_from = time.monotonic() + _MEASURING
+    last: bytes | None = None
+    for line in connection.makefile("rb"):
+        last = line
+        if time.monotonic() >= known_from:
+            break
+    if last is None:
+        raise UsageError(f"job {job.job[:8]} has just ended; see distrun ps")
+    click.echo(json.dumps(json.loads(last), indent=2))
+    return 0
 
 
 def _look_on(connection: socket.socket, job: Job) -> int:
