@@ -66,6 +66,7 @@ def test_a_signal_ends_all_and_the_sweep_can_be_resumed(endless, sweep, signum):
     run.assert_gone()
     assert run.results.states == ["complete", "running", "running"]
     assert b"--resume" in run.stderr.data
+    assert b"1 complete, 2 cut short; " in run.stderr.data
     assert run.results.best["value"] == 0.5
     said = sweep("--resume", str(run.results.folder), "-H", "localhost:2", "--timeout", "1").ended(0)
     assert b"the 1 s of --timeout are over" in said

@@ -27,6 +27,7 @@ def summary_of(*ranks: RankSummary) -> Summary:
         steps.add(0.04 + 0.00001 * (number % 100))
     shares = {"forward": 0.4, "backward": 0.4, "moving": 0.2}
     return Summary(
+        title="train.py, job d4d187d2",
         command="distrun -np 2 python train.py",
         began="2026-01-02 03:04:05 UTC",
         seconds=125.0,

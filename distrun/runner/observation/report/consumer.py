@@ -24,6 +24,7 @@ from distrun.contract.settings import WIRE_DTYPE, Settings
 from distrun.errors import UsageError
 from distrun.host.ranks import list_ranks
 from distrun.runner.observation.consumer import Consumer, JobEnd, Source
+from distrun.runner.observation.live.sentences import from_script
 from distrun.runner.observation.profiling.profiler import Profiler
 from distrun.runner.observation.report.collector import Collector
 from distrun.runner.observation.report.page import page
@@ -81,6 +82,7 @@ class Report(Consumer):
         ranks = self._collector.ranks({rank: host for host, ranks in hosts.items() for rank in ranks})
         profiled = self._profiler.profiled()
         return Summary(
+            title=f"{from_script(self._plan.command)[0]}, job {self._plan.job[:8]}",
             command=shlex.join(["distrun", *sys.argv[1:]]),
             began=self._began_at,
             seconds=(time.monotonic_ns() - self._began) / 1e9,

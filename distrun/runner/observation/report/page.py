@@ -28,7 +28,7 @@ def page(summary: Summary) -> str:
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"/>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
-        f"<title>{escape(_clean(f'distrun: {summary.command}'))}</title><style>{style_sheet()}</style></head>\n<body>"
+        f"<title>{escape(_clean(f'distrun: {summary.title}'))}</title><style>{style_sheet()}</style></head>\n<body>"
     )
     return head + "\n".join(_clean(part) for part in _parts(summary)) + "</body></html>\n"
 
@@ -56,9 +56,10 @@ def _parts(summary: Summary) -> Iterator[str]:
 
 def _heading(summary: Summary) -> str:
     return (
-        f"<h1>{escape(summary.command)}</h1>"
+        f"<h1>{escape(summary.title)}</h1>"
         f"<p>{spread(len(summary.ranks), len(summary.hosts))}, started {escape(summary.began)}, ran for "
         f"{duration(summary.seconds)} and {escape(summary.ending)}.</p>"
+        f"<p><code>{escape(summary.command)}</code></p>"
     )
 
 
@@ -163,6 +164,7 @@ def _ranks_table(ranks: Sequence[RankSummary]) -> str:
 
 
 def _figure(title: str, plot: str, caption: str, before: str = "") -> str:
+    plot = f'<div class="wide">{plot}</div>'
     return f"<h2>{title}</h2>{before}<figure>{plot}<figcaption>{escape(caption)}</figcaption></figure>"
 
 

@@ -12,6 +12,8 @@ from distrun.runner.observation.report.svg import WIDTH, Canvas, duration, log_t
 LEFT, AXIS_LEFT, RIGHT = 130.0, 60.0, 20.0
 MOST_ROWS = 64
 """The most rows of a plot with a row per rank. Of more ranks, those that are waited for most are shown."""
+_LABEL = 110.0
+"""The most room that a label of a mark takes."""
 _PLOT = WIDTH - LEFT - RIGHT
 
 
@@ -51,7 +53,7 @@ def distribution(steps: Histogram) -> str:
     bars = list(steps.bars(60))
     low, high = bars[0][0], bars[-1][1]
     highest = max(count for _, _, count in bars)
-    height, top, bottom, left = 240.0, 34.0, 200.0, AXIS_LEFT
+    height, top, bottom, left = 254.0, 48.0, 214.0, AXIS_LEFT
     width = WIDTH - left - RIGHT
 
     def at(seconds: float) -> float:
@@ -74,12 +76,15 @@ def distribution(steps: Histogram) -> str:
     for tick in log_ticks(low, high):
         canvas.line(at(tick), bottom, at(tick), bottom + 5, "axis")
         canvas.text(at(tick), bottom + 19, duration(tick), "faint", "middle")
-    for place, (name, seconds) in enumerate(marks.items()):
-        x = min(max(at(seconds), left), WIDTH - RIGHT)
-        canvas.line(x, top - 4 - 14 * (1 - place), x, bottom, "mark")
-        anchor = "start" if x < WIDTH * 0.75 else "end"
-        shift = 5 if anchor == "start" else -5
-        canvas.text(x + shift, top - 8 - 14 * (1 - place) + 10, f"{name} {duration(seconds)}", "", anchor)
+    is_mirrored = at(marks["95 %"]) > WIDTH - RIGHT - _LABEL  # no line crosses a label, either way
+    for name, seconds in marks.items():
+        is_upper = (name == "95 %") == is_mirrored
+        x, y = min(max(at(seconds), left), WIDTH - RIGHT), top - 10 - 18 * is_upper
+        canvas.line(x, y - 10, x, bottom, "mark")
+        is_left = is_mirrored and x > left + _LABEL
+        canvas.text(
+            x - 5 if is_left else x + 5, y, f"{name} {duration(seconds)}", "label", "end" if is_left else "start"
+        )
     return canvas.render()
 
 

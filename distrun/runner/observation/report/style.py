@@ -35,7 +35,7 @@ dl.key div{background:var(--card);padding:.5rem .8rem;border-radius:.4rem}
 dl.key dt{color:var(--faint);font-size:.85rem}
 dl.key dd{margin:0;font-size:1.25rem;font-variant-numeric:tabular-nums}
 figure{margin:.5rem 0}
-svg{display:block;width:100%;height:auto;font:13px system-ui,"Segoe UI",Roboto,Arial,sans-serif}
+svg{display:block;width:100%;min-width:44rem;height:auto;font:13px system-ui,"Segoe UI",Roboto,Arial,sans-serif}
 svg text{fill:var(--ink)}
 svg .faint{fill:var(--faint);font-size:12px}
 svg .on{fill:var(--on);font-size:12px}
@@ -45,15 +45,17 @@ svg .mark{stroke:var(--ink);stroke-width:1.5;stroke-dasharray:4 3}
 svg .curve{fill:none;stroke:var(--forward);stroke-width:2}
 svg .segment{stroke:var(--paper);stroke-width:1}
 .wide{overflow-x:auto}
+code{font-size:.85rem;overflow-wrap:anywhere}
 table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:.15rem .9rem .15rem 0;vertical-align:top;border-bottom:1px solid var(--line)}
 td.number,th.number{text-align:right}
-td{overflow-wrap:anywhere}
 pre{background:var(--card);padding:.8rem;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere;font-size:.85rem}
 details{margin:.4rem 0}
 summary{cursor:pointer;color:var(--faint);font-size:.9rem}
 """
 _PRINTED = """
+@page{margin:15mm}
+svg{min-width:0}
 body{max-width:none;padding:0;font-size:11pt}
 figure,dl.key,.finding,tr{break-inside:avoid}
 h2{break-after:avoid}

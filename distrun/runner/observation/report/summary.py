@@ -109,6 +109,8 @@ class Host:
 class Summary:
     """All data about a job that is over."""
 
+    title: str
+    """The script and the name of the job: `train.py, job d4d187d2`."""
     command: str
     """The command line as given."""
     began: str

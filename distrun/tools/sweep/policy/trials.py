@@ -79,6 +79,11 @@ class Trial:
     """The report of its failure, for the user."""
 
     @property
+    def is_begun(self) -> bool:
+        """Whether it was started, and neither ended nor failed."""
+        return self.state in (State.WAITING, State.RUNNING) and self.attempts > 0
+
+    @property
     def value(self) -> float | None:
         """The last value that was reported or, without reports, printed. None: there is none."""
         return self.reports[-1][1] if self.reports else self.printed

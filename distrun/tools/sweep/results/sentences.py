@@ -11,6 +11,8 @@ from distrun.tools.sweep.space.command_line import SEED
 from distrun.tools.sweep.space.ranges import Values, shown
 
 _ORDER = (State.COMPLETE, State.PRUNED, State.FAILED, State.RUNNING, State.WAITING)
+CUT = "cut short"
+"""The state of a trial that the end of its sweep has ended. `--resume` runs it again."""
 _MOST_GROUPS = 20  # listed at the end of a sweep: groups of trials that differ only in the seed
 
 
@@ -19,10 +21,11 @@ def parameters(values: Values) -> str:
     return " ".join(f"{name}={shown(value)}" for name, value in values.items())
 
 
-def counts(trials: Iterable[Trial]) -> str:
-    """Return the number of trials by state: `4 complete, 1 failed`."""
-    states = [trial.state for trial in trials]
-    return ", ".join(f"{states.count(state)} {state.value}" for state in _ORDER if state in states) or "no trial"
+def counts(trials: Iterable[Trial], is_over: bool = False) -> str:
+    """Return the number of trials by state: `4 complete, 1 failed`. `is_over`: the sweep has ended."""
+    states = [CUT if is_over and trial.is_begun else trial.state.value for trial in trials]
+    order = (*(state.value for state in _ORDER), CUT)
+    return ", ".join(f"{states.count(state)} {state}" for state in order if state in states) or "no trial"
 
 
 def ended(trial: Trial, minimizes: bool, trials: Iterable[Trial]) -> str:
@@ -41,7 +44,7 @@ def ended(trial: Trial, minimizes: bool, trials: Iterable[Trial]) -> str:
 
 def summary(trials: Sequence[Trial], minimizes: bool, where: str) -> list[str]:
     """Return the sentences at the end of a sweep. `where` is a clause about where the results are."""
-    lines = [f"{counts(trials)}; {where}"]
+    lines = [f"{counts(trials, is_over=True)}; {where}"]
     if any(SEED in trial.values for trial in trials):
         for group in groups(trials, minimizes)[:_MOST_GROUPS]:
             if group.mean is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from distrun.tools.sweep.policy.trials import State, Trial
 from distrun.tools.sweep.results.record import as_json
+from distrun.tools.sweep.results.sentences import CUT
 from distrun.tools.sweep.search import optuna_trials
 from distrun.tools.sweep.space.command_line import Template
 
@@ -56,7 +57,10 @@ def _copy(trial: Trial, template: Template, spaces: Mapping[str, Any]) -> Any:
 
     if trial.state in (State.WAITING, State.RUNNING):
         waiting = optuna.trial.TrialState.WAITING
-        return optuna.create_trial(state=waiting, params=dict(trial.values), distributions=dict(spaces))
+        attributes = {"trial": trial.number, **({"state": CUT} if trial.is_begun else {})}
+        return optuna.create_trial(
+            state=waiting, params=dict(trial.values), distributions=dict(spaces), user_attrs=attributes
+        )
     said = {
         "trial": trial.number,
         "state": trial.state.value,

@@ -158,7 +158,9 @@ def test_a_study_has_all_trials_under_their_numbers_with_what_else_there_is_to_k
     assert write_study(tmp_path / "study.db", trials, parse_words(["t.py", "x=a|b"], "python"), minimizes=True)
     study = load_study(tmp_path)
     assert [item.state.name for item in study.trials] == ["COMPLETE", "PRUNED", "PRUNED", "FAIL", "COMPLETE", "WAITING"]
-    assert [item.user_attrs.get("trial") for item in study.trials] == [0, 1, 2, 3, 4, None]
+    assert [item.user_attrs.get("trial") for item in study.trials] == [0, 1, 2, 3, 4, 5]
+    assert study.trials[5].user_attrs["state"] == "cut short"  # it was running at the end of the sweep
+    assert summary(trials, True, "here") == ["3 complete, 1 pruned, 1 failed, 1 cut short; here"]
     assert study.best_value == 2.0
     assert study.trials[0].intermediate_values == {0: 6.0, 1: 3.0}
     assert study.trials[2].intermediate_values == {}

@@ -10,7 +10,9 @@ from xml.etree import ElementTree
 import pytest
 from histories.job_summary import rank_of, summary_of
 
+from distrun.runner.observation.report.histogram import Histogram
 from distrun.runner.observation.report.page import page
+from distrun.runner.observation.report.plots import distribution
 from distrun.runner.observation.report.style import COLOURS
 from distrun.runner.observation.report.summary import RankSummary, Scaling
 
@@ -56,12 +58,44 @@ def test_nothing_is_fetched_and_nothing_is_executed(summary):
 
 
 def test_what_others_wrote_is_text_and_nothing_else(summary):
-    text = page(replace(summary, command=NASTY, failure_report=NASTY, status=1, settings={NASTY: NASTY}))
+    text = page(replace(summary, title=NASTY, command=NASTY, failure_report=NASTY, status=1, settings={NASTY: NASTY}))
     text.encode()
     document = parsed(text)
     assert list(document.iter("script")) == []
     assert "</title><script>alert(1)</script>" in document.find("body/header/h1").text
     assert "�" in document.find("body/header/h1").text
+    assert document.find("body/header/p/code").text.startswith("distrun -np 2 python train.py --name '</title>")
+
+
+def test_its_title_is_short_and_the_command_line_is_below_it(summary):
+    document = parsed(page(summary))
+    assert document.find("head/title").text == "distrun: train.py, job d4d187d2"
+    assert document.find("body/header/h1").text == "train.py, job d4d187d2"
+    assert document.find("body/header/p/code").text == "distrun -np 2 python train.py"
+
+
+def test_on_a_phone_tables_and_plots_scroll_in_boxes_of_their_own(summary):
+    document = parsed(page(summary))
+    scrolling = {one for box in document.iter("div") if box.get("class") == "wide" for one in box}
+    assert scrolling >= {*document.iter("table"), *document.iter(f"{NAMESPACE}svg")}
+
+
+@pytest.mark.parametrize("slow", [1, 40, 60, 400])
+def test_no_line_crosses_the_labels_of_median_and_95_percent(slow):
+    steps = Histogram()
+    for number in range(1000):
+        steps.add(0.04 if number < 1000 - slow else 0.041 + 0.001 * (number % 40))
+    plot = parsed(distribution(steps))
+    labels = [(text, float(text.get("x")), float(text.get("y"))) for text in plot if text.get("class") == "label"]
+    assert [text.text.split()[0] for text, _, _ in labels] == ["median", "95"]
+    lines = [[float(line.get(name)) for name in ("x1", "y1", "y2")] for line in plot if line.get("class") == "mark"]
+    highest = min(float(bar.get("y")) for bar in plot if bar.tag.endswith("rect"))
+    for text, x, y in labels:
+        width = 8 * len(text.text)
+        begin, end = (x - width, x) if text.get("text-anchor") == "end" else (x, x + width)
+        assert [line for line in lines if begin < line[0] < end and line[1] < y - 3] == []
+        assert y + 4 < highest
+    assert abs(labels[0][2] - labels[1][2]) > 15
 
 
 def test_the_profile_comes_back_whatever_is_in_it(summary):
