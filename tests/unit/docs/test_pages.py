@@ -1,4 +1,4 @@
-"""What the pages tell a reader to write and to install."""
+"""The pages: their code sets epochs, they install what there is, and they say what they lack."""
 
 import re
 from pathlib import Path
