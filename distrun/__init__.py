@@ -29,22 +29,23 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+if not TYPE_CHECKING:  # to type checkers, a module with `__getattr__` has all names
 
-def __getattr__(name: str) -> object:
-    # The import system asks for names such as __path__, and that must not import numpy.
-    if name.startswith("__") and name != "__all__":
-        raise AttributeError(f"module 'distrun' has no attribute {name!r}")
-    from importlib import import_module
+    def __getattr__(name: str) -> object:
+        # The import system asks for names such as __path__, and that must not import numpy.
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(f"module 'distrun' has no attribute {name!r}")
+        from importlib import import_module
 
-    if name == "__all__":  # for `from distrun import *`
-        return _names()
-    # `run` is a function of the launcher, which needs no numpy.
-    home = import_module("distrun.runner.launch.function" if name == "run" else "distrun.public")
-    if not hasattr(home, name):
-        raise AttributeError(f"module 'distrun' has no attribute {name!r}")
-    value: object = getattr(home, name)
-    globals()[name] = value  # the next access finds it without this function
-    return value
+        if name == "__all__":  # for `from distrun import *`
+            return _names()
+        # `run` is a function of the launcher, which needs no numpy.
+        home = import_module("distrun.runner.launch.function" if name == "run" else "distrun.public")
+        if not hasattr(home, name):
+            raise AttributeError(f"module 'distrun' has no attribute {name!r}")
+        value: object = getattr(home, name)
+        globals()[name] = value  # the next access finds it without this function
+        return value
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,8 @@
     spark-submit --master spark://... spark_digits.py DIR     on a cluster; DIR is a folder that its hosts share
 
 It does the work of an estimator, in lines that can be read and changed. Needs `pip install '.[spark]' torch pandas
-scikit-learn` on the executors too."""
+scikit-learn` on the executors too.
+"""
 
 import sys
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, overload
 
 from distrun.data import structures
 from distrun.data.plan import Division, Plan, StreamPlan
@@ -18,11 +18,55 @@ from distrun.runtime.collectives import consistency
 from distrun.runtime.operations.numbering import Numbering
 from distrun.runtime.world import regroup, world
 
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset, IterableDataset
+    from typing_extensions import Unpack
+
+    from distrun.data.torch_data import DatasetSamples, DatasetStream, Loader
+
 log = logging.getLogger("distrun")
 
 _calls = Numbering()
 
 
+class _Array(Protocol):
+    @property
+    def shape(self) -> Any: ...
+
+
+class _Options(TypedDict, total=False):
+    shuffle: bool | int
+    seed: int
+    drop_remainder: bool
+    pad: bool
+    position: Position | None
+    elastic: bool | None
+
+
+_Arrays = TypeVar("_Arrays", bound="_Array | tuple[Any, ...] | dict[Any, Any]")
+
+
+# mypy sees that a tuple is a Sequence, too, and that an IterableDataset is a Dataset: the first that fits counts.
+@overload
+def shard(  # type: ignore[overload-overlap]
+    data: _Arrays, batch_size: None = None, **options: Unpack[_Options]
+) -> _Arrays: ...
+@overload
+def shard(data: _Array | tuple[Any, ...] | dict[Any, Any], batch_size: int, **options: Unpack[_Options]) -> Batches: ...
+@overload
+def shard(  # type: ignore[overload-overlap]
+    data: IterableDataset[Any], batch_size: None = None, **options: Unpack[_Options]
+) -> DatasetStream: ...
+@overload
+def shard(data: Dataset[Any], batch_size: None = None, **options: Unpack[_Options]) -> DatasetSamples: ...
+@overload
+def shard(data: Dataset[Any], batch_size: int, **loader: Any) -> Loader: ...
+@overload
+def shard(data: Sequence[Any], batch_size: None = None, **options: Unpack[_Options]) -> Samples: ...
+@overload
+def shard(data: Sequence[Any], batch_size: int, **options: Unpack[_Options]) -> Batches: ...
+@overload
+def shard(data: Any, batch_size: int | None = None, **loader: Any) -> Any: ...
 def shard(
     data: Any,
     batch_size: int | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from distrun.errors import UsageError
 from distrun.graphs.gradients import OptimizerSettings
@@ -19,9 +19,11 @@ from distrun.runtime.collectives.gradient_settings import check_groups, check_pa
 from distrun.runtime.operations.reduction import Average, ReduceOp, Sum
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 
+Optimizer = TypeVar("Optimizer")
+
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
-    optimizer: Any,
+    optimizer: Optimizer,
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
@@ -35,7 +37,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
-) -> Any:
+) -> Optimizer:
     """Make `optimizer` use the gradients of all ranks together, and return it.
 
     Gradients are reduced where the optimizer takes them (`apply`, `apply_gradients`, `stateless_apply`), so before
@@ -71,7 +73,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     settings = OptimizerSettings.of(
         op, gradient_predivide_factor, compression, sparse_as_dense, process_set, scale_local=scale_local_gradients
     )
-    return wrap(optimizer, name, settings, backward_passes_per_step, average_aggregated_gradients)
+    wrap(optimizer, name, settings, backward_passes_per_step, average_aggregated_gradients)
+    return optimizer
 
 
 def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name

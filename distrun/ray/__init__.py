@@ -34,20 +34,21 @@ _HOMES = {"Executor": "executor", "Config": "train", "Trainer": "train"}
 
 __all__ = ["Config", "Executor", "Trainer"]
 
+if not TYPE_CHECKING:  # to type checkers, a module with `__getattr__` has all names
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'distrun.ray' has no attribute {name!r}")
-    from importlib import import_module
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'distrun.ray' has no attribute {name!r}")
+        from importlib import import_module
 
-    home = _HOMES[name]
-    try:
-        import_module("ray")
-        if home == "train":
-            import_module("ray.train")
-    except ImportError as error:
-        package = "'distrun[ray]'" if home == "executor" else "'ray[train]'"
-        raise ImportError(f"distrun.ray.{name} needs Ray ({error}): pip install {package}") from None
-    value: object = getattr(import_module(f"distrun.ray.{home}"), name)
-    globals()[name] = value  # the next access does not come here
-    return value
+        home = _HOMES[name]
+        try:
+            import_module("ray")
+            if home == "train":
+                import_module("ray.train")
+        except ImportError as error:
+            package = "'distrun[ray]'" if home == "executor" else "'ray[train]'"
+            raise ImportError(f"distrun.ray.{name} needs Ray ({error}): pip install {package}") from None
+        value: object = getattr(import_module(f"distrun.ray.{home}"), name)
+        globals()[name] = value  # the next access does not come here
+        return value

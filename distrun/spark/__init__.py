@@ -32,17 +32,18 @@ _HOMES = {"run": "runner", "dataset": "datasets", "Dataset": "datasets"}
 
 __all__ = ["Dataset", "dataset", "run"]
 
+if not TYPE_CHECKING:  # to type checkers, a module with `__getattr__` has all names
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'distrun.spark' has no attribute {name!r}")
-    from importlib import import_module
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'distrun.spark' has no attribute {name!r}")
+        from importlib import import_module
 
-    needed = "pyspark" if name == "run" else "pyarrow"
-    try:
-        import_module(needed)
-    except ImportError as error:
-        raise ImportError(f"distrun.spark.{name} needs {needed} ({error}): pip install 'distrun[spark]'") from None
-    value: object = getattr(import_module(f"distrun.spark.{_HOMES[name]}"), name)
-    globals()[name] = value  # the next access does not come here
-    return value
+        needed = "pyspark" if name == "run" else "pyarrow"
+        try:
+            import_module(needed)
+        except ImportError as error:
+            raise ImportError(f"distrun.spark.{name} needs {needed} ({error}): pip install 'distrun[spark]'") from None
+        value: object = getattr(import_module(f"distrun.spark.{_HOMES[name]}"), name)
+        globals()[name] = value  # the next access does not come here
+        return value

@@ -72,7 +72,7 @@ def test_an_exception_that_cannot_be_unpickled_is_told_as_text():
         raise OddError(1, 2)
 
     with pytest.raises(LaunchError, match=r"(?s)rank 0 raised.*OddError: odd"):
-        run(fail)
+        run(fail, np=1)
 
 
 @pytest.mark.parametrize(
@@ -86,18 +86,18 @@ def test_an_exception_that_cannot_be_unpickled_is_told_as_text():
 )
 def test_a_rank_that_dies_without_an_exception_is_a_launch_error(die, complaint):
     with pytest.raises(LaunchError, match=complaint):
-        run(die)
+        run(die, np=1)
 
 
 def test_a_result_that_cannot_be_pickled_is_the_ranks_exception():
     with pytest.raises(TypeError, match="pickle"):
-        run(threading.Lock)
+        run(threading.Lock, np=1)
 
 
 def test_a_function_that_cannot_be_pickled_starts_nothing():
     lock = threading.Lock()
     with pytest.raises(LaunchError, match="cannot be pickled"):
-        run(lambda: lock)
+        run(lambda: lock, np=1)
 
 
 def test_what_ranks_print_appears_on_our_streams(capsys):
@@ -105,13 +105,22 @@ def test_what_ranks_print_appears_on_our_streams(capsys):
     assert sorted(capsys.readouterr().out.splitlines()) == ["[0] hello from 0", "[1] hello from 1"]
 
 
+def test_without_np_all_slots_have_a_rank():
+    assert run(os.getenv, ("WORLD_SIZE",), hosts="localhost:2") == ["2", "2"]
+
+
+def test_a_job_ends_after_its_timeout():
+    with pytest.raises(LaunchError, match=r"timeout"):
+        run(lambda: signal.pause(), np=1, timeout=0.5)
+
+
 def test_variables_and_modules_of_the_caller_are_there(tmp_path, monkeypatch):
     (tmp_path / "helper_of_the_caller.py").write_text("def answer(): return 42\n")
     monkeypatch.syspath_prepend(tmp_path)
     import helper_of_the_caller
 
-    assert run(helper_of_the_caller.answer) == [42]
-    assert run(os.getenv, ("A",), env={"A": "b"}) == ["b"]
+    assert run(helper_of_the_caller.answer, np=1) == [42]
+    assert run(os.getenv, ("A",), np=1, env={"A": "b"}) == ["b"]
 
 
 def test_other_children_of_the_caller_live_on(assert_no_children, tmp_path):

@@ -42,7 +42,7 @@ def run(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    np: int | None = 1,
+    np: int | None = None,
     hosts: str | None = None,
     hostfile: str | None = None,
     env: Mapping[str, str] | None = None,
@@ -54,6 +54,7 @@ def run(
     output_dir: str | None = None,
     tag_output: bool = True,
     start_timeout: float | None = None,
+    timeout: float | None = None,
     grace: float = 5.0,
     stall_warning: float | None = None,
     stall_timeout: float | None = None,
@@ -80,7 +81,7 @@ def run(
 
     Args:
         function, args, kwargs: the call, the same on every rank. It may use `distrun.init()` and the rest of distrun.
-        np: the number of ranks. None = all slots of the hosts.
+        np: the number of ranks. None = all slots of the hosts, as on the command line.
         env: variables for the ranks, in addition to this process's.
         ssh: options for reaching other hosts, and the Python that calls the function there.
         horovod: whether `import horovod` gives distrun in the ranks.
@@ -119,6 +120,7 @@ def run(
     options = JobOptions(
         grace=grace,
         start_timeout=start_timeout,
+        timeout=timeout,
         style=Style(tag_output),
         output_dir=output_dir,
         verbose=verbose,

@@ -95,7 +95,7 @@ def DiLoCo(  # noqa: N802 - the name of the algorithm
     outer = OuterOptimizer(settings, parameters, hosts)
     step = vars(optimizer).get("step")
     unscales = not getattr(optimizer, "_step_supports_amp_scaling", False)
-    wrapped = DistributedOptimizer(
+    wrapped: Any = DistributedOptimizer(
         optimizer,
         named_parameters,
         backward_passes_per_step=backward_passes_per_step,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -25,11 +25,13 @@ from distrun.torch.gradients.reducer import GradientReducer
 from distrun.torch.optimizer.distributed import AdasumDistributed, Distributed, wrap
 from distrun.torch.tensors import dtype_name
 
+Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
+
 _numbers = Numbering()  # optimizers are identified by the order in which they were wrapped, the same on all ranks
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     named_parameters: Iterable[tuple[str, Tensor]] | None = None,
     compression: Compressor = Compression.none,
     backward_passes_per_step: int = 1,
@@ -39,7 +41,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     groups: int | Sequence[Sequence[Tensor]] | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
-) -> Any:
+) -> Optimizer:
     """Make `optimizer` use the gradients of all ranks together, and return it.
 
     When `loss.backward()` returns, gradients are already reduced (as with DDP, and unlike Horovod, which reduces them
@@ -110,7 +112,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     number = _numbers.next()
     may_change = world.is_elastic()  # the ranks of the process set
     if process_set.included() is False and not may_change:  # this rank trains alone
-        return wrap(optimizer, None, process_set, chosen.horovod)
+        wrap(optimizer, None, process_set, chosen.horovod)
+        return optimizer
     if process_set.included() is not False:
         process_set.check_included()
     reducer = None
@@ -121,10 +124,12 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
                 "leave it out"
             )
         more = {"_operation": f"optimizer.{number}.steps", "_compression": compression}
-        return wrap(optimizer, None, process_set, False, AdasumDistributed, **more)
+        wrap(optimizer, None, process_set, False, AdasumDistributed, **more)
+        return optimizer
     if may_change or process_set.size() > 1:
         reducer = GradientReducer(f"optimizer.{number}", optimizer, names, settings, backward_passes_per_step)
-    return wrap(optimizer, reducer, process_set, chosen.horovod)
+    wrap(optimizer, reducer, process_set, chosen.horovod)
+    return optimizer
 
 
 # The arguments --------------------------------------------------------------------------------------------------------

@@ -63,6 +63,7 @@ FOLDERS = (
     Folder("frameworks/tensorflow", "full", "frameworks", 135, ("tensorflow", "graphs")),
     Folder("frameworks/torch", "full", "frameworks", 255, ("torch", "methods.diloco", "checkpoint")),
     Folder("frameworks/torch_distributed", "full", "frameworks", 190, ("torch_distributed",)),
+    Folder("frameworks/types", "full", "frameworks", 5, ("torch", "data", "public")),
     Folder("processes", "full", "processes", 40, ("runner", "host")),
     Folder("processes/doctor", "full", "processes", 15, ("tools.doctor",)),
     Folder("processes/elastic", "full", "processes", 50, ("runner.elastic", "runner.decisions", "runner.agent")),

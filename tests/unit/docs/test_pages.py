@@ -1,4 +1,4 @@
-"""Pages: the code and the installation that they show."""
+"""The pages: their code sets epochs, they install what there is, and they say what they lack."""
 
 import re
 from pathlib import Path
