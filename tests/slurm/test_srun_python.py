@@ -138,6 +138,7 @@ def test_ranks_of_distrun_on_two_nodes_compute_together(output):
 
 def test_programs_of_torch_distributed_end_as_on_gloo(lines):
     pytest.importorskip("torch")
-    run = f"import runpy, sys; sys.argv[1:] = [{GROUP!r}]; runpy.run_path({str(BESIDE_GLOO)!r}, run_name='__main__')"
+    given = f"sys.argv[1:] = [{GROUP!r}]; sys.path.insert(0, {str(BESIDE_GLOO.parent)!r})"
+    run = f"import runpy, sys; {given}; runpy.run_path({str(BESIDE_GLOO)!r}, run_name='__main__')"
     equal = sorted(line for line in lines(run, OMP_NUM_THREADS="1") if line.startswith("EQUAL"))
     assert equal == ["EQUAL 0 4 alpha", "EQUAL 1 4 alpha", "EQUAL 2 4 beta", "EQUAL 3 4 beta"]
