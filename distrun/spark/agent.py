@@ -45,7 +45,7 @@ def _launch(assignment: Assignment, place: TaskAssignment) -> Outcome:
     member = this_host(place.index, assignment.size, 1, gpus=place.gpus)
     network = {"DISTRUN_NETWORK": assignment.network} if assignment.network else {}
     request = LaunchRequest(
-        (sys.executable, "-"),
+        (sys.executable, "-c", ""),  # the agent runs the function instead
         exports=tuple(f"{name}={value}" for name, value in {**network, **assignment.env}.items()),
         horovod=assignment.env.get("DISTRUN_HOROVOD") == "1",
         share_gpus=assignment.env.get("DISTRUN_SHARE_GPUS") == "1",

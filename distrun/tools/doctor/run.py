@@ -60,7 +60,11 @@ def run(
     # so the user's backend does not matter. One that does not suit these hosts would make the plan fail.
     any_backend = (f"{BACKEND}=auto",)
     request = LaunchRequest(
-        (sys.executable,), hosts=tuple(hosts), exports=any_backend, share_gpus=True, launcher=launcher
+        (sys.executable, "-c", ""),
+        hosts=tuple(hosts),
+        exports=any_backend,
+        share_gpus=True,
+        launcher=launcher,
     )
     plan = prepare(request, 0.0, ssh)
     options = CheckOptions(ssh.python or sys.executable, wdir, network, timeout, gpu)
