@@ -316,7 +316,7 @@ endpoint = JoinEndpoint(("127.0.0.1", port), b"k" * 32, 60.0, rejoins=False)
 member = this_host(index, 2, 1, gpus=[str(5 - index)])
 call = pickled_call(lambda x: (os.getcwd(), os.environ["CUDA_VISIBLE_DEVICES"], x), (7,), {})
 options = JobOptions(function=pickle.dumps(sys.path) + call)
-request = LaunchRequest((sys.executable, "-"))
+request = LaunchRequest((sys.executable, "-c", ""))
 outcome = launch(endpoint, member, request, lambda plan, most: options, lambda text: print(text, file=sys.stderr))
 print({rank: pickle.loads(pickle.loads(data)[1]) for rank, data in sorted(outcome.results.items())}, outcome.status)
 """
