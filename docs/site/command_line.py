@@ -50,7 +50,8 @@ def table(name: str) -> str:
 def described(name: str) -> str:
     """A command's usage, its description and a table of its options."""
     command = COMMANDS[name]
-    context = click.Context(command, info_name=name)
+    # With its settings: click keeps the help option of the first context, and so whether -h is one of its names.
+    context = click.Context(command, info_name=name, **command.context_settings)
     usage = " ".join([name, *command.collect_usage_pieces(context)])
     records = [record for option in command.get_params(context) if (record := option.get_help_record(context))]
     rows = [f"| `{names}` | {plain(meaning)} |" for names, meaning in records]
