@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -342,7 +343,11 @@ def test_a_doctor_that_is_interrupted_leaves_nothing_behind(distrun, alpha, tmp_
         f"importlib.metadata.version = lambda name: (open({str(ready)!r}, 'w').close(), time.sleep(1000))\n"
     )
     job = distrun("doctor", "-H", "alpha,localhost", "--python", wrapper(tmp_path, code))
-    os.close(os.open(ready, os.O_RDONLY))  # waits until the probe on alpha is in the middle of an answer
+    reader = os.open(ready, os.O_RDONLY | os.O_NONBLOCK)
+    opened = select.poll()
+    opened.register(reader, 0)  # only POLLHUP, which comes when the writer has been there
+    assert opened.poll(1000 * DEADLINE), "the probe on alpha has not come to the middle of its answer"
+    os.close(reader)
     job.process.send_signal(signum)
     assert job.process.wait(DEADLINE) == status
     alpha.assert_gone()

@@ -135,6 +135,9 @@ class DeviceBucket(BufferBucket):
         self._factor = call.prescale  # applied by the kernel that packs
         self._request = buffer.request(call)._replace(prescale=1.0)
         self._feed_back(self._request, self._factor)
+        is_quantised = bool(world.engine().backend.quantisation_of(self._request))
+        self.may_be_direct = is_supported(self._request) and not is_quantised
+        """Whether NCCL alone reduces it."""
         # A bucket is never empty, so this request, which `forfeit` sends, mismatches those of the other ranks.
         self._nothing = self._request._replace(shapes=((0,),))
         self._user = arena.current_stream()  # the stream that has used the buffer last
@@ -142,11 +145,6 @@ class DeviceBucket(BufferBucket):
         self._arrivals = Arrivals(arena)
         self._missing: list[int] = []  # indices
         self._plan: tuple[list[int], Copies | None] | None = None  # with the addresses of the gradients
-
-    @property
-    def may_be_direct(self) -> bool:
-        """Whether NCCL alone reduces it, in the same way on all ranks."""
-        return is_supported(self._request) and not world.engine().backend.quantisation_of(self._request)
 
     def take(self, place: int) -> None:
         """See `Bucket.take`."""

@@ -39,7 +39,7 @@ _dtype_of, _shape_of, _device_of = attrgetter("dtype"), attrgetter("shape"), att
 _all: weakref.WeakSet[Repeated] = weakref.WeakSet()
 
 
-class DirectHandle(DeviceHandle):
+class PlainHandle(DeviceHandle):
     """An operation whose results are written into the caller's memory: nothing is left to do when it is done."""
 
 
@@ -132,7 +132,7 @@ class Repeated:
             if (made := request()) is None:
                 return None
             kept = self._keep(key, made, outputs, inputs)
-        return DirectHandle(
+        return PlainHandle(
             world.engine(), kept.request, kept.inputs, kept.outputs, _check_received, tensors, arena=kept.arena
         )
 

@@ -17,7 +17,7 @@ from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.operations.handle import Handle
 from distrun.torch import cuda
 from distrun.torch.cuda import StreamPoint, TorchArena
-from distrun.torch_distributed.gpu.repeated import DirectHandle
+from distrun.torch_distributed.gpu.repeated import PlainHandle
 
 
 def arena_of(handles: Sequence[Handle]) -> TorchArena | None:
@@ -40,7 +40,7 @@ def note_fetched(handles: Sequence[Handle], tensors: Any) -> StreamPoint | None:
     the point in the stream after the copies, or None if no operation has any.
     """
     arena = arena_of(handles)
-    if arena is None or all(isinstance(handle, DirectHandle) for handle in handles):
+    if arena is None or all(isinstance(handle, PlainHandle) for handle in handles):
         return None
     stream = arena.current_stream()
     on_gpu = [handle for handle in handles if isinstance(handle, DeviceHandle)]
