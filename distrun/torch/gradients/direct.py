@@ -55,8 +55,8 @@ class DirectPasses:
         self._begun: Handle | None = None
         self._is_ended = False
 
-    def connect(self, agreement: Agreement, settings: Settings, buckets: Iterable[Bucket]) -> None:
-        """Open a queue, if the user wants it, and NCCL reduces all of `buckets`. All ranks call this."""
+    def connect(self, agreement: Agreement, settings: Settings, buckets: BucketSet) -> None:
+        """Open a queue, if the user wants it and `buckets` may be reduced directly. All ranks call this."""
         self._settings, self._size = settings, settings.process_set.size()
         if agreement.wants_direct and self._queue is None and _may_be_direct(buckets):
             flag = cuda.arena().empty(1, np.dtype(np.uint8), cuda.arena().current_stream())
@@ -71,7 +71,7 @@ class DirectPasses:
 
     def begin(self, buckets: BucketSet, caller: FrameType | None) -> None:
         """Begin a pass, which may become a direct one."""
-        if self._queue is not None and len(buckets) >= FEWEST and _may_be_direct(buckets):
+        if self._queue is not None and _may_be_direct(buckets):
             self._begun = submit(self._prepare("begin", not (_is_serial() or cuda.is_capturing()), caller))
 
     def _prepare(self, name: str, value: bool, caller: FrameType | None = None) -> Handle:
@@ -150,8 +150,10 @@ class DirectPasses:
         self._begun, self._is_ended = None, False
 
 
-def _may_be_direct(buckets: Iterable[Bucket]) -> bool:
-    return all(isinstance(bucket, DeviceBucket) and bucket.may_be_direct for bucket in buckets)
+def _may_be_direct(buckets: BucketSet) -> bool:
+    return len(buckets) >= FEWEST and all(
+        isinstance(bucket, DeviceBucket) and bucket.may_be_direct for bucket in buckets
+    )
 
 
 def _is_serial() -> bool:
