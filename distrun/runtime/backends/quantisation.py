@@ -22,8 +22,9 @@ that of float32 where gradients are rounded once and 0.95 % where twice, against
 128, feedback that fades, and scales with the least squared error were no better than halfway. SGD does not distinguish
 1.5 from 14/9.
 
-The passes of numpy are what a step with int4 waits for at 1 Gbit/s. So values become *steps*, single bytes, as early as
-possible, and tables turn steps into codes two at a time and codes into steps four at a time.
+Where there is a library of `distrun.native`, quantise.c does all of it in one pass. Without it, the passes of numpy are
+what a step with int4 waits for at 1 Gbit/s. So values become *steps*, single bytes, as early as possible, and tables
+turn steps into codes two at a time and codes into steps four at a time.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from distrun.native import Kernel
 from distrun.runtime.backends.base import Flat
 
 BLOCK = 256
@@ -56,6 +58,8 @@ class Quantiser(ABC):
     """
 
     _per_byte: int  # codes in a byte
+    _quantise_kernel: Kernel
+    _restore_kernel: Kernel
 
     def __init__(self) -> None:
         self._values = np.empty(AT_ONCE, np.float32)
@@ -80,6 +84,9 @@ class Quantiser(ABC):
             restored: receives the values that `restore` will make of `out`. It may be `values`.
         """
         scales, codes = _parts(out, values.size)
+        old, lost = residuals or (None, None)
+        if self._quantise_kernel(values.size, values, old, lost, restored, scales, codes):
+            return
         with _by_rows():
             for first, last, width in _spans(values.size):
                 part = values[first:last].astype(np.float32, copy=False)
@@ -112,6 +119,9 @@ class Quantiser(ABC):
         np.multiply(blocks, factors[:, None], out=multiplied)
         steps = self._steps[: blocks.size]
         self._round(flat, steps)
+        infinite = ~np.isfinite(scales)
+        if infinite.any():
+            steps.reshape(blocks.shape)[infinite] = 0  # processors convert NaNs and infinities differently
         self._encode(steps, codes)
         if lost is None and restored is None:
             return
@@ -119,14 +129,15 @@ class Quantiser(ABC):
         np.multiply(steps.reshape(blocks.shape), self._units(scales)[:, None], out=back)
         if lost is not None:
             np.subtract(blocks, back, out=lost)
-            if not np.isfinite(scales).all():
-                lost[~np.isfinite(scales)] = 0
+            lost[infinite] = 0
         if restored is not None and restored is not back:
             restored[:] = back
 
     def restore(self, raw: Flat, out: Flat) -> None:
         """Fill `out` with the values that `quantise` encoded in `raw`."""
         scales, codes = _parts(raw, out.size)
+        if self._restore_kernel(out.size, scales, codes, out):
+            return
         with _by_rows():
             for first, last, width in _spans(out.size):
                 steps = self._decode(codes[first // self._per_byte :], last - first).reshape(-1, width)
@@ -154,10 +165,16 @@ class Quantiser(ABC):
         """Return the first `count` steps of `codes`, which may have more codes or padding after them."""
 
 
+def _kernels(dtype: str) -> tuple[Kernel, Kernel]:
+    """Return the functions of quantise.c that quantise and restore values of this wire dtype."""
+    return Kernel(f"quantise_{dtype}", "fffffB"), Kernel(f"restore_{dtype}", "fBf")
+
+
 class Integers(Quantiser):
     """Quantises values to int8: the unit is the scale, so a code is its step."""
 
     _per_byte = 1
+    _quantise_kernel, _restore_kernel = _kernels("int8")
     _most = np.float32(127)
 
     def _fill_in(self, scales: Flat, largest: Flat) -> Flat:
@@ -187,6 +204,7 @@ class Powers(Quantiser):
     """
 
     _per_byte = 2
+    _quantise_kernel, _restore_kernel = _kernels("int4")
     # Scaling by 9/7 before the mantissa is cut rounds up from 14/9 of a power of two, not from 1.5: see the module's
     # text.
     _nine_sevenths = np.float32(9 / 7)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.errors import UsageError
+from distrun.native import Kernel
 
 BFLOAT16 = "bfloat16"
 
@@ -34,6 +35,8 @@ class ElementType:
 
     def decode(self, source: NDArray[Any], out: NDArray[Any]) -> None:
         """Convert storage elements to accumulator elements."""
+        if self.name in _DECODE and _DECODE[self.name](out.size, source, out):
+            return
         if self.name != BFLOAT16:
             out[:] = source
             return
@@ -41,6 +44,8 @@ class ElementType:
 
     def encode(self, source: NDArray[Any], out: NDArray[Any]) -> None:
         """Convert accumulator elements to storage elements, rounding to nearest even. `source` stays as it is."""
+        if self.name in _ENCODE and _ENCODE[self.name](out.size, source, out):
+            return
         if self.name != BFLOAT16:
             out[:] = source
             return
@@ -69,6 +74,9 @@ ELEMENT_TYPES: dict[str, ElementType] = {
     "float16": ElementType("float16", np.dtype(np.float16), np.dtype(np.float32)),
     BFLOAT16: ElementType(BFLOAT16, np.dtype(np.uint16), np.dtype(np.float32)),
 }
+
+_DECODE = {"float16": Kernel("decode_float16", "ef"), BFLOAT16: Kernel("decode_bfloat16", "Hf")}
+_ENCODE = {"float16": Kernel("encode_float16", "fe"), BFLOAT16: Kernel("encode_bfloat16", "fH")}
 
 _BY_DTYPE: dict[np.dtype[Any], str] = {
     element.storage: name for name, element in ELEMENT_TYPES.items() if name != BFLOAT16

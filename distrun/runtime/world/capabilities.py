@@ -1,7 +1,7 @@
 """Facts about the job and this rank that scripts ask for.
 
-Most are Horovod's questions about how it was built. distrun is pure Python and nothing is built. So the answers say
-what is installed, and what moves the tensors.
+Most are Horovod's questions about how it was built. Nothing of distrun is built where it is installed, so the answers
+say what is installed, and what moves the tensors.
 """
 
 from __future__ import annotations

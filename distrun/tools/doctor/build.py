@@ -30,6 +30,15 @@ if not gpus:
     sys.exit("there is no GPU")
 print(f"NCCL {version}, GPUs: {gpus}")
 """
+_KERNELS = """
+import sys
+from distrun import native
+try:
+    native.load()
+except native.NoLibraryError as error:
+    sys.exit(f"{error}: numpy does their work")
+print(native.variants()[0])
+"""
 _SUM = """
 import distrun, numpy
 distrun.init()
@@ -155,5 +164,6 @@ ATTEMPTS = (
     Attempt("Tensor Operations", "TCP", _tcp),
     Attempt("Tensor Operations", "MPI", _MPI_JOB),
     Attempt("Tensor Operations", "NCCL", _python(_NCCL)),
+    Attempt("Tensor Operations", "kernels in C", _python(_KERNELS)),
 )
 """All attempts. Each controller and operation is tried by a job of two ranks that add their arrays."""

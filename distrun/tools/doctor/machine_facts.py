@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
+from distrun import native
 from distrun.host.interfaces import own_interfaces, reachable
 from distrun.runner.system import machine
 
@@ -43,6 +44,8 @@ class MachineFacts:
     """The output of `mpirun --version`. Empty = mpirun was not found."""
     slurm: str = ""
     """The output of `srun --version`. Empty = srun was not found."""
+    kernels: str = ""
+    """Whether distrun's kernels in C can be used, in words."""
 
 
 def gather() -> MachineFacts:
@@ -61,6 +64,7 @@ def gather() -> MachineFacts:
         {name: version for name in _PACKAGES if (version := installed_version(name))},
         _version("mpirun"),
         _version("srun"),
+        native.state(),
     )
 
 

@@ -165,7 +165,8 @@ def software(found: MachineFacts) -> HostCheck:
     packages = [f"{name} {version}" for name, version in found.packages.items()]
     mpi = [f"MPI: {found.mpi}"] if found.mpi else ["no mpirun"]
     slurm = [f"Slurm: {found.slurm}"] if found.slurm else ["no srun"]
-    return HostCheck("software", Status.OK, ", ".join([*packages, *mpi, *slurm]))
+    kernels = [found.kernels] if found.kernels else []
+    return HostCheck("software", Status.OK, ", ".join([*packages, *mpi, *slurm, *kernels]))
 
 
 def differences(found: Mapping[str, MachineFacts]) -> list[str]:

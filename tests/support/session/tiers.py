@@ -44,6 +44,7 @@ COMPUTING = ("compute", "frameworks")
 
 FOLDERS = (
     Folder("unit", "gate", "compute", 115, ("",)),
+    Folder("native", "lab", "compute", 30, ("native",)),
     Folder("parallel", "full", "compute", 90, ("runtime", "tensor_fusion", "tracing", "checkpoint")),
     Folder("parallel/collectives", "full", "compute", 200, ("runtime", "tensor_fusion")),
     Folder("parallel/failures", "full", "compute", 105, ("runtime", "host")),

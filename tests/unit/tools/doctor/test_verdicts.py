@@ -161,5 +161,7 @@ def test_the_sentences_of_a_python_that_does_not_start_are_split():
 
 def test_software_is_told():
     assert verdicts.software(MACHINE).text == "torch 2.13.0, no mpirun, no srun"
-    step = verdicts.software(replace(MACHINE, mpi="mpirun (Open MPI) 5.0.11", slurm="slurm 22.05.8"))
-    assert step.text == "torch 2.13.0, MPI: mpirun (Open MPI) 5.0.11, Slurm: slurm 22.05.8"
+    step = verdicts.software(
+        replace(MACHINE, mpi="mpirun (Open MPI) 5.0.11", slurm="slurm 22.05.8", kernels="kernels in C (avx2)")
+    )
+    assert step.text == "torch 2.13.0, MPI: mpirun (Open MPI) 5.0.11, Slurm: slurm 22.05.8, kernels in C (avx2)"

@@ -1,0 +1,35 @@
+"""Call the kernels of the library in a folder with random arrays for some seconds. Print how many calls were made."""
+
+import random
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from distrun import native
+from distrun.runtime.backends.quantisation import QUANTISERS
+from distrun.runtime.operations.dtypes import _DECODE, _ENCODE, ELEMENT_TYPES
+
+DIGEST = native.sources_digest()
+native.sources_digest = lambda: DIGEST
+native.FOLDER = Path(sys.argv[1])
+native.variants = lambda: [native.BASE]
+native.load()
+end = time.monotonic() + float(sys.argv[2])
+rounds = 0
+while time.monotonic() < end:
+    count = random.choice([0, 1, 2, 255, 256, 257, random.randrange(2000)])
+    values = np.frombuffer(random.randbytes(4 * count), np.float32).copy()
+    for quantiser in (kind() for kind in QUANTISERS.values()):
+        feedback = random.choice([None, (np.zeros(count, np.float32), np.empty(count, np.float32))])
+        raw = np.empty(quantiser.nbytes(count), np.uint8)
+        quantiser.quantise(values, raw, feedback, random.choice([None, np.empty_like(values), values]))
+        quantiser.restore(raw, np.empty_like(values))
+        quantiser.restore(np.frombuffer(random.randbytes(raw.size), np.uint8), np.empty_like(values))
+    for name in _ENCODE:
+        halves = np.empty(count, ELEMENT_TYPES[name].storage)
+        assert _ENCODE[name](count, values, halves)
+        assert _DECODE[name](count, halves, np.empty_like(values))
+    rounds += 1
+print(rounds)
