@@ -69,6 +69,13 @@ class Backend(ABC):
         it.
         """
 
+    def combine(self, sources: Sequence[Flat], reduction: Reduction, result: Flat) -> None:
+        """Combine `sources`, all ranks' arrays in rank order, into `result`, with the bits that `allreduce` would give.
+
+        `result` may be one of the sources.
+        """
+        reduction.combine(sources, [result])
+
     @abstractmethod
     def allgather(self, array: Flat, what: str, room: Flat | None = None) -> tuple[Flat, list[int]]:
         """Return the ranks' arrays, of any sizes, one after the other, and the number of elements from each rank.

@@ -173,10 +173,6 @@ class HierarchicalBackend(Backend):
             unpack(buffer, outputs)
 
     def combine(self, sources: Sequence[Flat], reduction: Reduction, result: Flat) -> None:
-        """Combine `sources`, all ranks' arrays in rank order, into `result`, with the bits that `allreduce` would give.
-
-        `result` may be one of the sources.
-        """
         within, between, _ = self._rail.stages(reduction)
         if within is None or reduction.is_accumulated:
             reduction.combine([sources[rank] for rank in self._order], [result])

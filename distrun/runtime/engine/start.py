@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from distrun.runtime.backends.groups import WORLD, Groups
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
+from distrun.runtime.backends.shared_memory import SharedMemoryBackend
 from distrun.runtime.engine.engine import ProgressEngine
 from distrun.runtime.gpu.config import GpuConfig
 from distrun.runtime.gpu.monitor import GpuMonitor
@@ -40,7 +41,7 @@ def start_engine(
         groups: move arrays in host memory.
         controller: given on the coordinator only.
         fusion_threshold: the most bytes to fuse. Within a host, rank 0's value counts.
-        may_offer: see `Piggyback`. The same on all ranks.
+        may_offer: see `Piggyback`. The same on all hosts.
         gpu_config: given on ranks that are bound to a GPU.
         fusion_journal: given on the coordinator if the fusion threshold is to be tuned. Gets the tuner's records.
         tree: given where leaders of hosts forward the messages between ranks and coordinator.
@@ -49,8 +50,11 @@ def start_engine(
     # Ranks agree on whether there are spare cores, which decides whether peers wake each other: if they saw different
     # affinities, each could rely on the other. And every rank plans the fusion by itself, so all must use one
     # threshold: rank 0's.
-    shown = local_group.exchange((fusion_threshold, local_group.spare_cores), "init")
+    shown = local_group.exchange((fusion_threshold, local_group.spare_cores, may_offer), "init")
     local_group.spare_cores = min(words[1] for words in shown)
+    may_offer = all(words[2] for words in shown)
+    is_pair = backend.size == 2 and may_offer and isinstance(backend, SharedMemoryBackend)
+    has_piggyback = is_pair or isinstance(backend, HierarchicalBackend)
     operations = PendingOperations(shown[0][0])
     amend = None
     if fusion_journal is not None and controller is not None:
@@ -63,7 +67,7 @@ def start_engine(
         control_plane(local_group, tree),
         operations,
         controller,
-        Piggyback(backend, may_offer) if isinstance(backend, HierarchicalBackend) and tree is None else None,
+        Piggyback(backend, may_offer) if has_piggyback and tree is None else None,
         local_group.timeouts,
         local_group.describe_rank,
         groups.ranks,

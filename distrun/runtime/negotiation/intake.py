@@ -33,7 +33,7 @@ class Intake:
         piggyback: Piggyback | None,
         causes: NetworkCauses | None = None,
     ) -> None:
-        """`piggyback` and `causes` are given where there are several hosts."""
+        """`piggyback` is given where messages may bring arrays, `causes` where there are several hosts."""
         self._control_plane = control_plane
         self._operations = operations
         self._inquiries = inquiries
@@ -45,8 +45,7 @@ class Intake:
         letter = message[:1]
         if letter == messages.EXECUTE:
             if self._piggyback is not None:
-                for cache_id in messages.unpack_ids(message):
-                    self._piggyback.take(cache_id)  # not all ranks sent a payload, so it goes the ordinary way
+                self._piggyback.drop(messages.unpack_ids(message))  # not all ranks sent a payload
             self._operations.decide(message)
         elif letter == messages.RESULT:
             self._finish_with(message)
@@ -56,8 +55,7 @@ class Intake:
         elif letter == messages.EXECUTE_SOME:
             taking_part, cache_ids = messages.unpack_some(message)
             if self._piggyback is not None:
-                for cache_id in cache_ids:
-                    self._piggyback.take(cache_id)
+                self._piggyback.drop(cache_ids)
             self._operations.decide_some(cache_ids, taking_part)
         elif letter == messages.ALL_JOINED:
             joined = messages.unpack_all_joined(message)
@@ -97,8 +95,7 @@ class Intake:
     def _fail(self, key: Key, error: CollectiveError) -> None:
         if self._piggyback is not None:
             # Drop the payloads of every request that ever had this name: the ranks may disagree about which one it is.
-            for cache_id in self._operations.cache_ids_of(key):
-                self._piggyback.take(cache_id)
+            self._piggyback.drop(self._operations.cache_ids_of(key))
         handle = self._operations.pending.get(key)
         if handle is not None:
             handle.error = error

@@ -2,8 +2,8 @@
 
 Every rank tells rank 0, the coordinator, what it has submitted, in order. A request is sent in full once, and later by
 its cache id. On rank 0 a `Controller` decides what is ready, and what is wrong. The decisions go to all ranks, which
-make batches of them and execute these in the order of the decisions. Small operations between hosts may travel with the
-messages (see `Piggyback`).
+make batches of them and execute these in the order of the decisions. Small operations between hosts, or
+between two ranks, may travel with the messages (see `Piggyback`).
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Negotiator:
         amend: Callable[[Iterable[Decision], float], Iterable[Decision]] | None = None,
     ) -> None:
         """Only this object uses `control_plane`. `controller` is given on the coordinator only, and there `amend` too
-        if the fusion threshold is tuned: it inserts such decisions, given the time. `piggyback` is given where there
-        are several hosts. `process_sets`, a view that stays current, has the ranks of each set in rising order."""
+        if the fusion threshold is tuned: it inserts such decisions, given the time. `piggyback` is given where messages
+        may bring arrays. `process_sets`, a view that stays current, has the ranks of each set in rising order."""
         self.rank = rank
         self.is_follower = controller is None
         self.is_across_hosts = control_plane.is_across_hosts
@@ -74,6 +74,8 @@ class Negotiator:
         self.inquiries = Inquiries()
         causes = NetworkCauses(control_plane, describe_rank) if control_plane.is_across_hosts else None
         self._intake = Intake(control_plane, operations, self.inquiries, piggyback, causes)
+        self.may_cross = piggyback is not None and piggyback.makes_offers
+        """Whether `cross` may save a decision."""
         self._eager: Eager | None = None
         if piggyback is not None:
             self._eager = Eager(rank, self._ranks, control_plane, operations, self._intake, piggyback)

@@ -1,4 +1,5 @@
-"""Piggybacked payloads: a small array that travels with the message that submits it, between hosts (an eager send).
+"""Piggybacked payloads: a small array that travels with the message that submits it (an eager send): between hosts, and
+between two ranks of one host.
 
 A message over the network costs tens of microseconds, however short it is. So a rank that submits a single small
 allreduce sends its array along. If all ranks did, the coordinator combines the arrays and sends the result with its
@@ -13,13 +14,12 @@ cannot be taken back if the operation is given up, so this is not done where the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from distrun.runtime.backends.base import Flat
+from distrun.runtime.backends.base import Backend, Flat
 from distrun.runtime.backends.dispatch import reduction_of
-from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Adasum, Reduction
 from distrun.runtime.operations.request import CPU
@@ -37,7 +37,7 @@ _CACHE_ID = slice(4, 8)
 class Piggyback:
     """The payloads that came along with messages, and the ones that this rank has sent."""
 
-    def __init__(self, backend: HierarchicalBackend, may_offer: bool) -> None:
+    def __init__(self, backend: Backend, may_offer: bool) -> None:
         """`may_offer` says that no operation is ever given up. It is the same on all ranks."""
         self._backend = backend
         self.makes_offers = may_offer and backend.size == 2
@@ -103,6 +103,17 @@ class Piggyback:
     def has_received(self) -> bool:
         """Whether any payloads wait here."""
         return bool(self._received)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether no payload waits here, and none that this rank has sent is on its way."""
+        return not self._received and not self._sent
+
+    def drop(self, cache_ids: Iterable[int]) -> None:
+        """Drop the payloads of requests that are decided in the ordinary way."""
+        if not self.is_unused:
+            for cache_id in cache_ids:
+                self.take(cache_id)
 
     def forget(self, cache_id: int) -> None:
         """Note that this rank's payload has served its purpose, and the other rank's was not kept here."""

@@ -1,10 +1,10 @@
 """Eager sends: what a rank sends with a submission so that no decision is needed, or the result comes with it.
 
 Between hosts a small array travels along with the message that submits it (see `Piggyback`). And where there are just
-two ranks, on two hosts, each also tells the other what it submits while it has nothing else under way: an offer. Two
-offers of the same operation that cross on the way are all that is needed. Each rank has seen that both have submitted
-it, and begins, and no decision is sent. An offer is void if the other rank submits the operation in another way, for
-example together with others. Then the coordinator decides, as usual.
+two ranks, on one host or two, each also tells the other what it submits while it has nothing else under way: an offer.
+Two offers of the same operation that cross on the way are all that is needed. Each rank has seen that both have
+submitted it, and begins, and no decision is sent. An offer is void if the other rank submits the operation in another
+way, for example together with others. Then the coordinator decides, as usual.
 
 Offers keep the one order of operations. A rank makes an offer only when everything that it submitted before is done. So
 no decision that the coordinator may still make can place another operation before this one on one rank and after it on
@@ -117,6 +117,8 @@ class Eager:
         Returns the cache ids of the others.
         """
         piggyback, left = self._piggyback, []
+        if piggyback.is_unused:
+            return cache_ids
         for cache_id in cache_ids:
             if piggyback.have_crossed(cache_id):
                 self._cross(self._operations.named(cache_id))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from distrun.runtime.transport import link_health
-from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.local_group import NETWORK_SPINS, LocalGroup
 from distrun.runtime.transport.network import DirectLink
 from distrun.runtime.transport.shared_memory.mailbox import LARGEST, Mailbox
 
@@ -63,6 +63,8 @@ class ControlPlane:
         """Whether a mailbox was full. There is no event when it has room again, so call `push` from time to time."""
         if is_led or local_group.ranks[0] == 0:
             self._open_mailboxes()
+        self._looked: deque[tuple[int, bytes]] = deque()
+        """Messages of mailboxes that a `DirectLink` has received."""
         self._incoming = list(self._inboxes.values())
         bells = local_group.bells
         self._peers = [(rank, box, bells[self._indices[rank]]) for rank, box in self._outboxes.items()]
@@ -86,6 +88,8 @@ class ControlPlane:
 
     def waiting(self) -> bool:
         """Return whether there is a received message that has not been taken yet."""
+        if self._looked:
+            return True
         for box in self._incoming:  # any() takes twice the time, and this runs while spinning
             if box:
                 return True
@@ -96,6 +100,8 @@ class ControlPlane:
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
         """Yield and remove the received messages, with their senders' ranks."""
+        while self._looked:
+            yield self._looked.popleft()
         for rank, box in self._inboxes.items():
             while (message := box.get()) is not None:
                 yield rank, message
@@ -169,17 +175,26 @@ class ControlPlane:
         if self._network is not None:
             self._network.note_departure(message[1:].decode(errors="replace"))
 
-    # Several hosts ----------------------------------------------------------------------------------------------------
-
     def direct_link(self, rank: int) -> DirectLink:
-        """Return the message connection with `rank` of another host."""
-        assert self._network is not None
-        return self._network.direct_link(rank)
+        """Return the way of messages from `rank`."""
+        if rank not in self._inboxes:
+            assert self._network is not None
+            return self._network.direct_link(rank)
+        box, inbox = self._inboxes[rank], self._looked
+
+        def look() -> None:
+            message = box.get()
+            if message is not None:
+                inbox.append((rank, message))
+
+        return DirectLink(look, inbox)
 
     @property
     def looks(self) -> int:
-        """How often to check for a message of another host before the thread sleeps."""
-        return self._local_group.looks
+        """How often to check a direct link before anything else is done."""
+        return min(self._local_group.looks, NETWORK_SPINS)
+
+    # Several hosts ----------------------------------------------------------------------------------------------------
 
     @property
     def is_sending(self) -> bool:

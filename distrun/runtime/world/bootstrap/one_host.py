@@ -21,7 +21,8 @@ def connect_on_one_host(facts: Facts) -> AnyEngine:
     with ExitStack() as undo:
         local_group = facts.join_local_group(facts.topology.rank, range(facts.topology.size), None)
         undo.push(partial(withdraw, local_group))
-        engine = facts.start_engine(local_group, _groups(facts, local_group), facts.settings.fusion_threshold)
+        groups, may_offer = _groups(facts, local_group), not facts.settings.stall_timeout
+        engine = facts.start_engine(local_group, groups, facts.settings.fusion_threshold, may_offer)
         undo.pop_all()
     return engine
 
