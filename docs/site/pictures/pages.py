@@ -18,8 +18,8 @@ from terminal import DOCS, PROGRAMS, REPOSITORY, printed
 
 SCREENSHOTS = DOCS / "screenshots"
 DESKTOP, PHONE = (1280, 900), (360, 740)
-COLOURS = 64
-"""The colours of a picture, which is a fifth as large as with all of them."""
+COLOURS = 192
+"""The colours of a picture, which is a third as large as with all of them."""
 
 
 def report() -> None:

@@ -1,4 +1,4 @@
-"""Pictures of terminals: two jobs for the front page, the help, and the live view on a wide screen and a narrow one."""
+"""Pictures of terminals: two jobs for the front page, the help, and the live view at 120 and at 80 columns."""
 
 from __future__ import annotations
 

@@ -55,3 +55,9 @@ def test_a_link_to_a_part_of_a_page_leads_to_a_heading(path):
     assert [
         f"{page.name}#{anchor}" for page, anchor in pages if page.suffix == ".md" and anchor not in headings(page)
     ] == []
+
+
+@named(PAGES)
+def test_pictures_of_a_page_are_there_and_small(path):
+    pictures = re.findall(r"!\[[^\]]*\]\(([^()\s:]+)\)", path.read_text())
+    assert [name for name in pictures if not 0 < (path.parent / name).stat().st_size < 150_000] == []

@@ -20,7 +20,7 @@ _MOST_PART = 0.6  # of the terminal's height: the most that the table takes
 _NUMBERS = (0, 2, 3, 4)
 """The places of the columns that are numbers: trial, value, step and time."""
 _EXPENDABLE = (3, 4, 1)
-"""The places of the columns that, after the hosts, are left out first where a terminal is too narrow."""
+"""The places of the columns that, after the hosts, are left out first where a terminal has no room for all."""
 _COLOURS = {State.COMPLETE: "green", State.RUNNING: "cyan", State.PRUNED: "yellow", State.FAILED: "red"}
 
 
