@@ -1,6 +1,6 @@
 """Data-parallel training from one command: `distrun -np 2 python train.py`.
 
-Importing this package loads nothing but the errors, since it is also imported before the launcher. What a rank uses is
+The room: importing it loads nothing but the errors, since it is also imported before the launcher. What a rank uses is
 loaded from `distrun.public` when it is first used, and numpy with it.
 """
 

@@ -8,7 +8,7 @@
 `shard` divides arrays, lists, streams, and datasets of tf.data, torch and Keras. `watch` warns where training waits for
 its input.
 
-In this room, `sharding` finds out what kind of data it was given. `plan` computes which rank takes which samples, and
+The room: `sharding` finds out what kind of data it was given. `plan` computes which rank takes which samples, and
 `position` knows how many samples are done, so that other ranks can continue from there. `shards` (Python's own data),
 `tf_data`, `torch_data` and `keras_data` apply them, and `structures` handles nested tuples and dicts. `elastic_sampler`
 is Horovod's sampler, for the user's own DataLoader. `waiting` has the policy of the warning, and applies it to

@@ -7,6 +7,11 @@
 call to call. `Trainer` is Ray Train's trainer with distrun between its workers, for Ray Data, Tune and checkpoints.
 `Config` makes distrun the backend of any trainer.
 
+Ray comes with the extra `ray`, Ray Train with `pip install 'ray[train]'`. distrun does not need Ray unless a script
+imports this module.
+
+The room:
+
 | module | content |
 | --- | --- |
 | `executor` | `Executor`: calls of functions on workers |
@@ -17,9 +22,6 @@ call to call. `Trainer` is Ray Train's trainer with distrun between its workers,
 | `worker` | the actor: a rank of the world |
 | `failures` | the results of a call, or its failures, which was the first, and the error that is raised for it |
 | `train` | `Trainer`, and `Config` and `Backend` for any trainer of Ray Train |
-
-Ray comes with the extra `ray`, Ray Train with `pip install 'ray[train]'`. distrun does not need Ray unless a script
-imports this module.
 """
 
 from __future__ import annotations

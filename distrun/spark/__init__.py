@@ -7,6 +7,10 @@ of its own, which is an agent with the rank as its child, so that a rank that is
 worker nor the executor with it. The process of task 0 is the launcher, and the others connect to it, so that no task
 has to reach the driver. Sessions of Spark Connect work too.
 
+pyspark comes with the extra `spark`. distrun does not need it unless a script imports this module.
+
+The room:
+
 | module | content |
 | --- | --- |
 | `runner` | `run`: checks the arguments, runs the job, and returns its results or raises its failure |
@@ -16,8 +20,6 @@ has to reach the driver. Sessions of Spark Connect work too.
 | `agent` | the process of a task: launcher or joining host |
 | `assignment` | the assignment and the report of a task, as data |
 | `datasets` | `dataset`: a DataFrame as Parquet files, divided among the ranks by row groups |
-
-pyspark comes with the extra `spark`. distrun does not need it unless a script imports this module.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ Differences from Horovod: bfloat16, bool, complex and unsigned tensors travel to
 non-contiguous ones. A handle is an object, not a number. Failures are `distrun.CollectiveError`, wrong arguments
 `distrun.UsageError` (which is a ValueError).
 
-The modules: `reductions`, `sparse` and `copies` are the public functions, `autograd` makes them differentiable,
+The room: `reductions`, `sparse` and `copies` are the public functions, `autograd` makes them differentiable,
 `operations` turns a `Call` and tensors into handles, and `tensors` and `cuda` handle the tensors' memory. `optimizer`
 wraps an optimizer, also for hosts that exchange parameters only now and then, and `gradients` reduces the gradients of
 its parameters. `state` gives all ranks the same start, and `elastic` does so again when the ranks change.

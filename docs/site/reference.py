@@ -1,4 +1,4 @@
-"""The reference of a package, for mkdocstrings: its public names, each of which must have a docstring.
+"""The reference of packages: the public names of each, in groups, each of which must have a docstring.
 
 The source is read, not run: no framework is imported.
 """
@@ -11,46 +11,98 @@ from functools import cache
 from pathlib import Path
 
 import griffe
+import rendering
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-LINE = re.compile(r"^::: (?P<package>distrun[.\w]*)$", re.MULTILINE)
+GROUPS = {
+    "Training": r"Distributed|Partial|Async|DiLoCo|LocalSGD|SyncBatch|(value_and_)?grad$|load_model|"
+    r"distributed_sampler|broadcast_(parameters|optimizer|variables|global)|BroadcastGlobal|Compression|"
+    r"ErrorFeedback|Coordinator",
+    "Ranks": r"init|shutdown|is_|(cross_|local_)?(rank|size)|device$|topology|restart",
+    "Collectives": r"(sparse_|grouped_)?(allreduce|reducescatter|allgather|broadcast|alltoall)|barrier|join|empty|"
+    r"Handle|synchronize|poll",
+    "Reductions": r"(Average|Sum|Min|Max|Product|Adasum)$",
+    "Process sets": r"(add_|remove_|global_)?process_set|ProcessSet",
+    "Running functions, trials and measuring": r"run|report|autotuned|Tuned|communication_memory|(start|stop)_timeline|"
+    r"install_as",
+    "Errors": r"\w*Error$|TrialPruned",
+    "Horovod's questions": r"\w+_(built|enabled|supported)$",
+}
+"""The groups of a large package: patterns of the beginnings of names. The first that fits counts."""
+FEW = 9
+"""The number of names up to which a package needs no groups."""
+
+FOR_MAINTAINERS = "\n\nThe room:"
+"""The beginning of the part of a module's docstring that says how it is built, which users need not read."""
+
+_FORM = re.compile(r"(?:grouped_)?(?P<base>[a-z]+?)(?:_async)?_?")
 
 
-def expanded(text: str, source: str, broken: list[str]) -> str:
-    """The text of a page with its lines `::: package` expanded. What the reference would lack is added to `broken`."""
-    packages = [line["package"] for line in LINE.finditer(text)]
+def described(package: str, level: int) -> str:
+    """The public names of a package as Markdown. Those that `distrun` has as well are links to its page."""
+    own = [name for name in public_names(package) if not is_shared(package, name)]
+    own = [name for name in own if not found(package, name).is_module]
+    introduction = rendering.highlighted(module(package).docstring.value.partition(FOR_MAINTAINERS)[0])
+    if len(own) <= FEW:
+        return "\n\n".join([introduction, *entries(package, own, level)])
+    parts = [introduction]
+    for title, pattern in GROUPS.items():
+        names = [name for name in own if re.match(pattern, name)]
+        own = [name for name in own if name not in names]
+        if names:
+            parts += [f"{'#' * level} {title}", *entries(package, names, level + 1)]
+    if own:
+        raise ValueError(f"docs/site/reference.py has no group for {', '.join(own)} of {package}")
+    if shared := [name for name in public_names(package) if is_shared(package, name)]:
+        links = ", ".join(f"[`{name}`](distrun.md#{anchor(name)})" for name in shared)
+        parts += [f"{'#' * level} As in distrun", rendering.filled(f"As in [`distrun`](distrun.md): {links}.", "")]
+    return "\n\n".join(parts)
 
-    def replaced(line: re.Match[str]) -> str:
-        broken.extend(f"{source}: {complaint}" for complaint in complaints(line["package"], packages))
-        return sections(line["package"])
 
-    return LINE.sub(replaced, text)
+def entries(package: str, names: list[str], level: int) -> list[str]:
+    """The entries of names: the forms of a collective in one, constants and one-line functions as a list."""
+    families: dict[str, list[tuple[str, griffe.Object]]] = {}
+    lines = []
+    for name in names:
+        member = found(package, name)
+        if member.is_attribute or rendering.ONE_LINE.search(name):
+            lines.append(rendering.line(name, member))
+        else:
+            form = _FORM.fullmatch(name)
+            base = form["base"] if form and form["base"] in names else name
+            families.setdefault(base, []).append((name, member))
+    listed = ["\n".join(lines)] if lines else []
+    return [*listed, *(rendering.entry(name, forms, level) for name, forms in families.items())]
 
 
-def sections(package: str) -> str:
-    """The lines by which mkdocstrings shows a package, without the names that `distrun` has as well."""
-    own, shared = [], []
-    for name in public_names(package):
-        (shared if is_shared(package, name) else own).append(name)
-    lines = [f"::: {package}", "    options:", f"      members: [{', '.join(own)}]"]
-    if shared:
-        links = ", ".join(f"[`{name}`](distrun.md#distrun.{name})" for name in shared)
-        lines += ["", "## As in `distrun`", "", f"The same as in [`distrun`](distrun.md): {links}."]
-    return "\n".join(lines)
+def anchor(name: str) -> str:
+    """The place of a name on the page of `distrun`: its heading, or that of its group if it is one of a list."""
+    member = found("distrun", name)
+    if not member.is_attribute:
+        return name.lower()
+    title = next(title for title, pattern in GROUPS.items() if re.match(pattern, name))
+    return title.lower().replace(" ", "-").replace(",", "")
+
+
+def found(package: str, name: str) -> griffe.Object:
+    """The object that a public name stands for, of which `complaints` has none."""
+    member = target(package, name)
+    assert member is not None, f"{package}.{name}"
+    return member
 
 
 def complaints(package: str, packages: list[str]) -> list[str]:
-    """A sentence for each public name that mkdocstrings would not show; `packages` are those on the same page."""
-    found = []
+    """A sentence for each public name that the reference would lack; `packages` are those that it has."""
+    said = []
     for name in public_names(package):
         member = target(package, name)
         if member is None:
-            found.append(f"{package}.{name} is made at run time: import it under TYPE_CHECKING, too")
+            said.append(f"{package}.{name} is made at run time: import it under TYPE_CHECKING, too")
         elif not member.has_docstring:
-            found.append(f"{package}.{name} has no docstring")
+            said.append(f"{package}.{name} has no docstring")
         elif member.is_module and f"{package}.{name}" not in packages:
-            found.append(f"{package}.{name} is a module: give it a line `::: {package}.{name}`")
-    return found or ([] if public_names(package) else [f"{package} has no public names: import them as `x as x`"])
+            said.append(f"{package}.{name} is a module: give it a part of its own, with `reference: {package}.{name}`")
+    return said or ([] if public_names(package) else [f"{package} has no public names: import them as `x as x`"])
 
 
 def is_shared(package: str, name: str) -> bool:

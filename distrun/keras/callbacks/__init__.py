@@ -6,9 +6,9 @@ look at metrics (EarlyStopping, ReduceLROnPlateau, checkpoints). Every rank must
 
 None of them acts at the end of a batch, where Keras would have to wait for each step's result.
 
-`base` has what they share. `synchronising` broadcasts weights and averages metrics, `learning_rates` adapts rates to
-the number of ranks, `first_rank` has callbacks that act on rank 0 only, and `reporting` reports a trial's metric to a
-sweep.
+The room: `base` has what they share. `synchronising` broadcasts weights and averages metrics, `learning_rates` adapts
+rates to the number of ranks, `first_rank` has callbacks that act on rank 0 only, and `reporting` reports a trial's
+metric to a sweep.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ launch_options = giving(
     connection_options,
     option(
         "--keepalive S",
-        "Seconds of silence after which another host counts as gone and its ranks end; 0: never. Default: 15.",
+        "Seconds after which another host that sends nothing counts as gone and its ranks end; 0: never. Default: 15.",
         _seconds,
     ),
     option(

@@ -2,7 +2,7 @@
 
 In the source, the docstring of a collective says what is particular to it. `complete` adds what it leaves out, by the
 function's name and parameters: notes on the kind of collective, the parameters, the result and the errors. Modules call
-`complete_all` at their end, so `help(distrun.allreduce)` shows the whole text. In the same way docs/site/docstrings.py
+`complete_all` at their end, so `help(distrun.allreduce)` shows the whole text. In the same way docs/site/rendering.py
 completes the reference pages, which are made from the source. Functions are not wrapped, so calls cost nothing more.
 """
 

@@ -57,7 +57,7 @@ def k8s(**options: Any) -> int:
     They are a Secret, a headless Service and an Indexed Job, whose pods need no operator, no sshd, no root and no
     capability. With --ship . the image needs only Python and the framework: ConfigMaps bring distrun and your code.
     Without --apply they are printed, for kubectl apply -f -. The Secret is among them: do not commit it, or give
-    --secret. With --apply (pip install 'distrun[kubernetes]') the output of all ranks is shown, the exit status is the
+    --secret. With --apply, which needs the extra kubernetes, the output of all ranks is shown, the exit status is the
     job's, and Ctrl-C deletes the job.
     """
     if options["np"] is not None:

@@ -110,10 +110,12 @@ def _connected(job: Job) -> socket.socket:
 
 def _print_once(connection: socket.socket, job: Job) -> int:
     """Print the first snapshot in which speeds can be known, or the last one of a job that ends before."""
-    known_from = time.monotonic() + _MEASURING
+    known_from = time.monotonic() + _TIMEOUT + _MEASURING
     last: bytes | None = None
     for line in connection.makefile("rb"):
         last = line
+        if Snapshot.from_json(line).ranks:  # from their first report on, speeds are measured
+            known_from = min(known_from, time.monotonic() + _MEASURING)
         if time.monotonic() >= known_from:
             break
     if last is None:

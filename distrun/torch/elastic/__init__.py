@@ -12,9 +12,10 @@
 
     train(dt.elastic.TorchState(model, optimizer, step=0))
 
-The names are Horovod's. `TorchState` has a handler for each model, optimizer and so on (`handlers`, `optimizers`,
-chosen by type in `state`), and one for random numbers (`randomness`). The tensors of all of them travel together.
-`ElasticSampler` divides a dataset again when ranks come or go, as `distrun.data.shard` does.
+The names are Horovod's. `ElasticSampler` divides a dataset again when ranks come or go, as `distrun.data.shard` does.
+
+The room: `TorchState` has a handler for each model, optimizer and so on (`handlers`, `optimizers`, chosen by type in
+`state`), and one for random numbers (`randomness`). The tensors of all of them travel together.
 """
 
 from typing import TYPE_CHECKING

@@ -19,7 +19,7 @@ def code(path):
 
 
 def test_a_loop_with_a_shuffling_sampler_sets_the_epoch():
-    loops = [block for path in PAGES for block in code(path) if "distributed_sampler(" in block]
+    loops = [block for path in PAGES for block in code(path) if ".distributed_sampler(" in block]
     assert len(loops) >= 2
     assert [block for block in loops if "sampler.set_epoch(epoch)" not in block] == []
 
@@ -39,6 +39,25 @@ def test_the_table_of_extras_has_all_of_them():
     assert sorted(named) == sorted(extras)
 
 
-@named([path for path in PAGES if re.search("^::: ", path.read_text(), re.MULTILINE)])
-def test_a_page_that_is_filled_in_later_says_so_first(path):
-    assert re.match(r"# .*\n\n> In the repository this page is a frame: `scripts/docs` fills ", path.read_text())
+def headings(path):
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).replace("`", "") for title in titles]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in plain}
+
+
+@named(PAGES)
+def test_a_link_to_a_part_of_a_page_leads_to_a_heading(path):
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    links = re.findall(r"\]\(([^()\s:#]*)#([^()\s]+)\)", text)
+    pages = [(path.parent / page if page else path, anchor) for page, anchor in links]
+    assert [
+        f"{page.name}#{anchor}" for page, anchor in pages if page.suffix == ".md" and anchor not in headings(page)
+    ] == []
+
+
+@named(PAGES)
+def test_pictures_of_a_page_are_there_and_small(path):
+    pictures = re.findall(r"!\[[^\]]*\]\(([^()\s:]+)\)", path.read_text())
+    assert [name for name in pictures if not 0 < (path.parent / name).stat().st_size < 150_000] == []

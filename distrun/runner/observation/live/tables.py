@@ -77,11 +77,11 @@ def lines(snapshot: Snapshot, columns: int, rows: int, prompt: str = "", is_all:
 def _title(snapshot: Snapshot, columns: int) -> Text:
     words = from_script(snapshot.command.split()) or [snapshot.job]
     title = Text(f"{words[0][:40]} ", style="bold", no_wrap=True)
-    parts = [*rates(snapshot), clock(snapshot.seconds)]
-    if columns >= _COMPACT:
-        parts.insert(1, count(len({rank.host for rank in snapshot.ranks}), "host"))
-        parts.append(f"job {snapshot.job[:8]}")
-    return title.append(" · ".join(parts), style="not bold")
+    short = [*rates(snapshot), clock(snapshot.seconds)]
+    hosts = {rank.host for rank in snapshot.ranks}
+    whole = [short[0], *([count(len(hosts), "host")] if hosts else []), *short[1:], f"job {snapshot.job[:8]}"]
+    forms = [" · ".join(parts) for parts in (whole, whole[:-1], short)]
+    return title.append(next((form for form in forms if len(title) + len(form) < columns), forms[-1]), style="not bold")
 
 
 def _keys(snapshot: Snapshot) -> str:

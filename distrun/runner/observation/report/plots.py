@@ -170,7 +170,8 @@ def scaling(scales: Sequence[Scale]) -> str:
         spread = (bottom - top) * scale.error
         canvas.line(x, max(top, y - spread), x, min(bottom, y + spread), "axis")
         points.append((x, y))
-        canvas.text(x + 12, y - 8, f"{scale.efficiency:.0%}, step {duration(scale.step)}")
+        label = f"{scale.efficiency:.0%}, step {duration(scale.step)}"
+        canvas.text(x, max(top, y - spread) - 9, label, "", "middle")
         now = " (now)" if scale.factor == 1 else ""
         canvas.text(x, bottom + 20, f"{scale.hosts} hosts{now}" if scale.hosts > 1 else f"1 host{now}", "", "middle")
         canvas.text(x, bottom + 38, f"{scale.ranks} ranks", "faint", "middle")

@@ -44,7 +44,10 @@ svg .axis{stroke:var(--faint);stroke-width:1}
 svg .mark{stroke:var(--ink);stroke-width:1.5;stroke-dasharray:4 3}
 svg .curve{fill:none;stroke:var(--forward);stroke-width:2}
 svg .segment{stroke:var(--paper);stroke-width:1}
-.wide{overflow-x:auto}
+.wide{overflow-x:auto;background:linear-gradient(90deg,var(--paper) 30%,transparent) 0/2rem 100% no-repeat local,
+linear-gradient(270deg,var(--paper) 30%,transparent) 100%/2rem 100% no-repeat local,
+linear-gradient(90deg,var(--line),transparent) 0/.7rem 100% no-repeat,
+linear-gradient(270deg,var(--line),transparent) 100%/.7rem 100% no-repeat}
 code{font-size:.85rem;overflow-wrap:anywhere}
 table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:.15rem .9rem .15rem 0;vertical-align:top;border-bottom:1px solid var(--line)}

@@ -98,8 +98,9 @@ def duration(seconds: float) -> str:
 def bits(bytes_per_second: float) -> str:
     """Return a rate in bits, as usual for networks: `940 Mbit/s`."""
     value = 8 * bytes_per_second
-    unit, name = (1e9, "Gbit/s") if value >= 1e9 else (1e6, "Mbit/s")
-    return f"{value / unit:.3g} {name}"
+    units = {"Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3, "bit/s": 1}
+    name = next((name for name, unit in units.items() if value >= unit), "bit/s")
+    return f"{_three(value / units[name])} {name}"
 
 
 def _three(value: float) -> str:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 _LINE_EVERY = 30.0  # seconds
 _PAINT_EVERY = 0.25  # seconds
 _MOST_PART = 0.6  # of the terminal's height: the most that the table takes
+_NUMBERS = (0, 2, 3, 4)
+"""The places of the columns that are numbers: trial, value, step and time."""
+_EXPENDABLE = (3, 4, 1)
+"""The places of the columns that, after the hosts, are left out first where a terminal has no room for all."""
 _COLOURS = {State.COMPLETE: "green", State.RUNNING: "cyan", State.PRUNED: "yellow", State.FAILED: "red"}
 
 
@@ -87,22 +91,17 @@ def lines(trials: Sequence[Trial], title: str, columns: int, rows: int, now: flo
     from rich.console import Console
     from rich.table import Table
 
+    chosen = _shown(trials, max(3, int(rows * _MOST_PART) - 4))
     names = list(dict.fromkeys(name for trial in trials for name in trial.values))
+    titles = ["trial", "state", "value", "step", "time", *names, "host"]
+    cells = [_cells(trial, names, now) for trial in chosen]
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
-    for name in ("trial", "state", "value", "step", "time", *names, "host"):
-        table.add_column(name, no_wrap=True, justify="right" if name in ("trial", "value", "step", "time") else "left")
-    for trial in _shown(trials, max(3, int(rows * _MOST_PART) - 4)):
-        seconds = now - trial.began if trial.state is State.RUNNING else trial.seconds
-        table.add_row(
-            str(trial.number),
-            trial.state.value,
-            "" if trial.value is None else f"{trial.value:.5g}",
-            "" if trial.step is None else f"{trial.step:g}",
-            f"{seconds:.0f} s",
-            *(shown(trial.values.get(name, "")) for name in names),
-            ",".join(trial.hosts),
-            style=_COLOURS.get(trial.state, ""),
-        )
+    table.padding = (0, 1, 0, 0)
+    places, titles = _fitting(titles, cells, columns)
+    for place, name in zip(places, titles, strict=True):
+        table.add_column(name, no_wrap=True, justify="right" if place in _NUMBERS else "left")
+    for trial, row in zip(chosen, cells, strict=True):
+        table.add_row(*(row[place] for place in places), style=_COLOURS.get(trial.state, ""))
     console = Console(
         file=StringIO(),
         force_terminal=True,
@@ -114,6 +113,37 @@ def lines(trials: Sequence[Trial], title: str, columns: int, rows: int, now: flo
     with console.capture() as capture:
         console.print(table)
     return capture.get().rstrip("\n").split("\n")
+
+
+def _cells(trial: Trial, names: Sequence[str], now: float) -> list[str]:
+    """Return the row of a trial. `names` are the parameters."""
+    seconds = now - trial.began if trial.state is State.RUNNING else trial.seconds
+    return [
+        str(trial.number),
+        trial.state.value,
+        "" if trial.value is None else f"{trial.value:.5g}",
+        "" if trial.step is None else f"{trial.step:g}",
+        f"{seconds:.0f} s",
+        *(shown(trial.values.get(name, "")) for name in names),
+        ",".join(trial.hosts),
+    ]
+
+
+def _fitting(titles: Sequence[str], rows: Sequence[Sequence[str]], columns: int) -> tuple[list[int], list[str]]:
+    """Return the places of the columns that a terminal has room for, and their titles, short ones if it must be."""
+    texts = [max((len(row[place]) for row in rows), default=0) for place in range(len(titles))]
+    widths = [max(len(title), text) + 2 for title, text in zip(titles, texts, strict=True)]
+    places = list(range(len(titles)))
+    for place in (places[-1], *_EXPENDABLE):
+        if sum(widths[place] for place in places) > columns:
+            places.remove(place)
+    if sum(widths[place] for place in places) <= columns:
+        return places, [titles[place] for place in places]
+    most = [max(3, texts[place]) for place in places]
+    return places, [
+        titles[place] if len(titles[place]) <= width else f"{titles[place][: width - 1]}…"
+        for place, width in zip(places, most, strict=True)
+    ]
 
 
 def _shown(trials: Sequence[Trial], most: int) -> list[Trial]:

@@ -74,10 +74,12 @@ def test_the_reason_why_a_rank_is_slow_is_wrapped_and_leaves_each_rank_its_line(
 
 def test_the_title_has_script_hosts_and_job_and_one_more_bar_is_one():
     snapshot = replace(job(4, 2), job="d4d187d2cafe", command="/usr/bin/python -u /home/a/train.py --lr 1", bars=1)
-    wide, narrow = (plain(lines(snapshot, columns, 24)) for columns in (120, 80))
+    wide, narrow, narrower = (plain(lines(snapshot, columns, 24)) for columns in (120, 80, 70))
     said = "12.5 steps/s · 1,600 samples/s · 1:28 left · 1:01"
     assert wide[0].startswith(f"train.py 4 ranks · 2 hosts · {said} · job d4d187d2 ")
-    assert narrow[0].startswith(f"train.py 4 ranks · {said} ")
+    assert narrow[0].startswith(f"train.py 4 ranks · 2 hosts · {said} ")
+    assert narrower[0].startswith(f"train.py 4 ranks · {said} ")
+    assert plain(lines(replace(snapshot, ranks=()), 120, 24))[0].startswith("train.py 4 ranks · 1:28 left")
     assert wide[-1].rstrip().endswith("1 more progress bar")
 
 

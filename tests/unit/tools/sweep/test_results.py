@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import resource
 import sys
 import time
@@ -287,3 +288,20 @@ def test_a_metric_may_have_its_separator_in_its_name():
     assert Metric("loss:").last(b"loss:0.5") == 0.5
     assert Metric("v\udce4rlust").last(b"v\xe4rlust: 0.5") == 0.5
     assert Metric("acc@1").last(b"acc@1 0.5 acc@10 0.9") == 0.5
+
+
+@pytest.mark.parametrize(
+    ("columns", "titles"),
+    [
+        (100, "trial state value step time lr width optimizer weight_decay dropout host"),
+        (80, "trial state value time lr width optimizer weight_decay dropout"),
+        (60, "tr… value lr wi… opti… weigh… dro…"),
+    ],
+)
+def test_a_narrow_table_leaves_out_columns_before_it_cuts_any_number(columns, titles):
+    tried = {"lr": 0.01, "width": 32, "optimizer": "adamw", "weight_decay": 0.0001, "dropout": 0.25}
+    coloured = lines([trial(n, n + 0.12345, **tried) for n in range(3)], "title", columns, 24, 0.0)
+    shown = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in coloured]
+    assert max(map(len, shown)) <= columns
+    assert shown[2].split() == titles.split()
+    assert all(text in shown[4] for text in ("0.12345", "0.01", "32", "adamw", "0.0001", "0.25"))

@@ -12,9 +12,10 @@ from histories.job_summary import rank_of, summary_of
 
 from distrun.runner.observation.report.histogram import Histogram
 from distrun.runner.observation.report.page import page
-from distrun.runner.observation.report.plots import distribution
+from distrun.runner.observation.report.plots import distribution, scaling
 from distrun.runner.observation.report.style import COLOURS
-from distrun.runner.observation.report.summary import RankSummary, Scaling
+from distrun.runner.observation.report.summary import RankSummary, Scale, Scaling
+from distrun.runner.observation.report.svg import WIDTH, bits
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 NASTY = "distrun -np 2 python train.py --name '</title><script>alert(1)</script>' \"&amp;\" \udcff\x07"
@@ -96,6 +97,24 @@ def test_no_line_crosses_the_labels_of_median_and_95_percent(slow):
         assert [line for line in lines if begin < line[0] < end and line[1] < y - 3] == []
         assert y + 4 < highest
     assert abs(labels[0][2] - labels[1][2]) > 15
+
+
+@pytest.mark.parametrize("efficiencies", [(0.46, 0.52, 0.46), (1.0, 0.99, 1.0), (0.01, 0.0, 0.02)])
+def test_labels_of_scaling_stay_in_the_plot_and_apart(efficiencies):
+    scales = [Scale(1 << n, 1 << n, 2 << n, 80.0, share, 0.1 * n) for n, share in enumerate(efficiencies)]
+    labels = [text for text in parsed(scaling(scales)) if "step" in (text.text or "") and text.tag.endswith("text")]
+    places = [(float(text.get("x")), 4 * len(text.text)) for text in labels]
+    edges = [0, *(edge for x, half in places for edge in (x - half, x + half)), WIDTH]
+    assert edges == sorted(edges)
+    assert all(text.get("text-anchor") == "middle" and float(text.get("y")) > 10 for text in labels)
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(0, "0 bit/s"), (27.75, "222 bit/s"), (1e4, "80 kbit/s"), (124_960_000, "1000 Mbit/s"), (1.5e9, "12 Gbit/s")],
+)
+def test_a_rate_is_in_a_unit_that_fits_it(rate, text):
+    assert bits(rate) == text
 
 
 def test_the_profile_comes_back_whatever_is_in_it(summary):

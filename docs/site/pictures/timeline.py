@@ -16,7 +16,7 @@ from pathlib import Path
 
 from browser import Browser
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 TRACE = "train.json"
 WIDTH, HEIGHT = 1600, 760
 STEPS = range(20, 23)
@@ -101,7 +101,3 @@ def main() -> None:
             page.evaluate(CALM)
             (REPOSITORY / "docs" / "timeline.png").write_bytes(page.picture())
         server.shutdown()
-
-
-if __name__ == "__main__":
-    main()
