@@ -154,7 +154,6 @@ class StrategyOnDistrun(_Strategy):
                 self._reducing(optimizer, self.lightning_module.named_parameters())
             elif optimizer._reducer is not None:  # of an earlier `fit`
                 optimizer._reducer.begin_generation()
-        self.optimizers = self.optimizers  # Lightning copies the attributes of each
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
