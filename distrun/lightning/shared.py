@@ -127,8 +127,8 @@ class StrategyOnDistrun(_Strategy):
         every = torch.cuda.device_count() if devices[0].type == "cuda" else 1  # what devices="auto" gives
         if len(devices) not in (every, ranks) or self.num_nodes not in (1, hosts):
             raise UsageError(
-                f"Trainer(devices={len(devices)}, num_nodes={self.num_nodes}), and the launcher has started {ranks} "
-                f"ranks on each of {hosts} hosts: leave both out, distrun -np and -H say it"
+                f"Trainer(devices={len(devices)}, num_nodes={self.num_nodes}), but this host has {ranks} of the "
+                f"{world.size()} ranks: leave devices and num_nodes out, and start the ranks by distrun -np and -H"
             )
         self.parallel_devices = [torch.device(devices[0].type, index) for index in range(ranks)]
         self.num_nodes = hosts

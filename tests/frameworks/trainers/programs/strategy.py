@@ -274,7 +274,7 @@ def what_cannot_be_right_is_refused():
     if SIZE > 1:
         with raises(UsageError, f"training_step returned None on rank {RANK}"):
             trainer().fit(Skipping(), loader())
-    with raises(UsageError, "Trainer(devices=7, num_nodes=1)", "leave both out"):
+    with raises(UsageError, "Trainer(devices=7, num_nodes=1), but", f"{dt.local_size()} of the {SIZE} ranks: leave"):
         trainer(devices=7)
     with raises(UsageError, "num_nodes=5)"):
         trainer(num_nodes=5)
