@@ -1,7 +1,7 @@
 """The names that `distrun` and its package for every framework export.
 
-They are this rank's place in the job and its number of restarts, operators, process sets, the barrier, reports of
-trials, and the error for Horovod scripts.
+They are this rank's place in the job and its number of restarts, what only rank 0 does, operators, process sets, the
+barrier, reports of trials, and the error for Horovod scripts.
 """
 
 from distrun.errors import HorovodInternalError as HorovodInternalError
@@ -20,6 +20,7 @@ from distrun.runtime.process_sets.process_sets import (
     add_process_set as add_process_set,
     remove_process_set as remove_process_set,
 )
+from distrun.runtime.world.rank_zero import on_rank_zero as on_rank_zero
 from distrun.runtime.world.restarts import restart_count as restart_count
 from distrun.runtime.world.world import (
     cross_rank as cross_rank,

@@ -2,6 +2,6 @@
 
 `world` holds the state, with init and shutdown. `bootstrap` joins the job: `environments` finds out which launcher
 started this rank, and `devices` which GPU it is bound to. `regroup`, `generations` and `restarts` are about worlds that
-change. `capabilities` answers scripts' questions about the world. `timeline` and `scalars` are records that a rank
-writes about itself.
+change. `capabilities` answers scripts' questions about the world, and `rank_zero` keeps what writes to one rank.
+`timeline` and `scalars` are records that a rank writes about itself.
 """

@@ -197,8 +197,11 @@ class AdasumDistributed(Distributed):
 
 
 def _reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[], Any]:
+    evaluations = itertools.count()
+
     def evaluate() -> Any:
-        reducer.forget()
+        if next(evaluations):  # the first may come after a backward pass of its own, and compute nothing
+            reducer.forget()
         loss = closure()
         if reducer.is_due:
             reducer.complete()

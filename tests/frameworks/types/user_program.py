@@ -24,6 +24,7 @@ def train(dataset: torch.utils.data.TensorDataset, images: Numbers, labels: Numb
     assert_type(optimizer, torch.optim.Adam)
     dt.DistributedOptimizer(model)  # type: ignore
     optimizer.stpe()  # type: ignore
+    assert_type(dt.on_rank_zero(model), torch.nn.Linear)
 
     assert_type(shard(images), Numbers)
     assert_type(shard((images, labels)), tuple[Numbers, Numbers])

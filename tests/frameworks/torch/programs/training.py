@@ -244,6 +244,20 @@ def closures_see_the_loss_and_gradients_of_all_ranks():
 
 
 @check
+def a_closure_that_computes_nothing_reduces_nothing_again():
+    def run(wrap, part):
+        model = network()
+        optimizer = wrap(SGD(model.parameters(), 0.1), model, op=hvd.Sum)
+        for batch in batches(2):
+            optimizer.zero_grad()
+            (loss_of(model, part(batch)) / (SIZE if part is mine else 1)).backward()
+            optimizer.step(lambda: None)  # as Lightning's optimizers do
+        return parameters(model)
+
+    as_one_process(run)
+
+
+@check
 def two_optimizers_of_a_gan_do_not_disturb_each_other():
     def run(wrap, part):
         torch.manual_seed(4)

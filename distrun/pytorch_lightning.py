@@ -1,0 +1,14 @@
+"""`DistrunStrategy` for the package `pytorch_lightning`; see `distrun.lightning`."""
+
+from lightning_fabric.plugins.environments import ClusterEnvironment
+from pytorch_lightning.strategies import DDPStrategy
+
+from distrun.lightning.shared import DistrunEnvironment, StrategyOnDistrun
+
+__all__ = ["DistrunStrategy"]
+
+ClusterEnvironment.register(DistrunEnvironment)
+
+
+class DistrunStrategy(StrategyOnDistrun, DDPStrategy):
+    """Trains on the ranks that `distrun` has started, and reduces gradients as `distrun.torch.DistributedOptimizer`."""
