@@ -15,7 +15,7 @@ def named(paths):
 
 
 def code(path):
-    return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```python.*?\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
 
 
 def test_a_loop_with_a_shuffling_sampler_sets_the_epoch():
@@ -37,6 +37,45 @@ def test_the_table_of_extras_has_all_of_them():
     named = re.findall(r"`(\w+)`", " ".join(row.split("|")[1] for row in table.splitlines() if "|" in row))
     assert "sweep" in extras
     assert sorted(named) == sorted(extras)
+
+
+def slugs(path):
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.S | re.M), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@named([path for path in PAGES if path.parent.name != "reference"])
+def test_links_lead_to_pages_and_their_headings(path):
+    links = re.findall(r"\]\(([^()\s:#]*)(?:#([^()\s]*))?\)", path.read_text())
+    for target, anchor in links:
+        there = path.parent / target if target else path
+        assert there.is_file(), target
+        if anchor and there.suffix == ".md" and there.parent.name != "reference":
+            assert anchor in slugs(there), f"{target}#{anchor}"
+
+
+def test_each_page_is_in_the_navigation_and_a_link_leads_to_it():
+    navigation = (REPOSITORY / "mkdocs.yml").read_text().partition("\nnav:\n")[2].partition("\n\n")[0]
+    listed = set(re.findall(r"(\S+\.md)$", navigation, re.MULTILINE))
+    linked = {
+        (path.parent / target).resolve()
+        for path in PAGES
+        for target in re.findall(r"\]\(([^()\s:#]+\.md)", path.read_text())
+    }
+    for page in (REPOSITORY / "docs").rglob("*.md"):
+        assert str(page.relative_to(REPOSITORY / "docs")) in listed
+        assert page.resolve() in linked, f"no page links to {page.name}"
+
+
+def test_the_page_about_bert_quotes_its_example():
+    example = [line.partition("  #")[0].strip() for line in (REPOSITORY / "examples/keras_mlm.py").open()]
+    (quoted,) = code(REPOSITORY / "docs" / "keras-bert.md")
+    assert [line for line in quoted.splitlines() if line.strip() not in (*example, "...,")] == []
+
+
+def test_readme_is_read_in_two_screens():
+    assert len(PAGES[0].read_text().splitlines()) <= 120
 
 
 @named([path for path in PAGES if re.search("^::: ", path.read_text(), re.MULTILINE)])
