@@ -20,6 +20,7 @@ _BLOCK = re.compile(r'^```(python|console)(?: title="(.*?)")?\n(.*?)^```$', re.D
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 _FOLDER, _JOB, _PID = "/home/me/tutorial", "0b6c62f2", "32021"  # on the page
 _NEAR = 6.0  # percent by which another processor's rounding may change a result
+_DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
 _DISTRUN = (sys.executable, "-m", "distrun.runner")
 _BESIDE, _LATER = "another terminal", "the job goes on"
 
@@ -66,13 +67,13 @@ class Terminal:
 
     def run(self, command: str) -> None:
         """Type a command when the one before has ended."""
-        assert self._shell.until(self._is_ready)
+        assert self._shell.until(self._is_ready, _DEADLINE)
         self._begin = self._shell.type(f"{command}\n")
         self._shell.wait_for("\n", self._begin)
 
     def wait_for(self, line: str, is_meant: Callable[[str, str], object] = is_like) -> None:
         """Wait until a line like this one is shown."""
-        if not self._shell.until(lambda: any(is_meant(each, line) for each in self._lines())):
+        if not self._shell.until(lambda: any(is_meant(each, line) for each in self._lines()), _DEADLINE):
             raise AssertionError("\n".join([f"{line!r} is not shown:", *self._lines()]))
 
     def processes(self) -> set[int]:
@@ -87,7 +88,7 @@ class Terminal:
         try:
             if not self._is_ready():
                 self.press("\x03")
-            self._shell.until(self._is_ready)
+            self._shell.until(self._is_ready, _DEADLINE)
         finally:
             self._shell.close()
 
