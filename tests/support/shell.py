@@ -113,6 +113,11 @@ class Shell:
                 raise AssertionError(f"{text!r} was not shown: {self.shown[after:][-2000:]!r}")
             return self.shown.index(text.encode(), after) + len(text)
 
+    def until(self, holds: Callable[[], object], seconds: float = DEADLINE) -> bool:
+        """Whether something holds of what is shown, or does so within some seconds."""
+        with self._changed:
+            return bool(self._changed.wait_for(holds, seconds))
+
     def ask(self, text: str, answer: str) -> int:
         """Type something, and wait until the answer is shown; returns where it ends."""
         return self.wait_for(answer, self.type(text))

@@ -15,7 +15,7 @@ def named(paths):
 
 
 def code(path):
-    return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```python.*?\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
 
 
 def test_a_loop_with_a_shuffling_sampler_sets_the_epoch():
@@ -61,3 +61,32 @@ def test_a_link_to_a_part_of_a_page_leads_to_a_heading(path):
 def test_pictures_of_a_page_are_there_and_small(path):
     pictures = re.findall(r"!\[[^\]]*\]\(([^()\s:]+)\)", path.read_text())
     assert [name for name in pictures if not 0 < (path.parent / name).stat().st_size < 150_000] == []
+
+
+@named(PAGES)
+def test_links_lead_to_files(path):
+    links = re.findall(r"\]\(([^()\s:#]+)(?:#[^()\s]*)?\)", path.read_text())
+    assert [target for target in links if not (path.parent / target).exists()] == []
+
+
+def test_each_page_is_in_the_navigation_and_a_link_leads_to_it():
+    navigation = (REPOSITORY / "mkdocs.yml").read_text().partition("\nnav:\n")[2].partition("\n\n")[0]
+    listed = set(re.findall(r"(\S+\.md)$", navigation, re.MULTILINE))
+    linked = {
+        (path.parent / target).resolve()
+        for path in PAGES
+        for target in re.findall(r"\]\(([^()\s:#]+\.md)", path.read_text())
+    }
+    for page in (REPOSITORY / "docs").rglob("*.md"):
+        assert str(page.relative_to(REPOSITORY / "docs")) in listed
+        assert page.resolve() in linked, f"no page links to {page.name}"
+
+
+def test_the_page_about_bert_quotes_its_example():
+    example = [line.partition("  #")[0].strip() for line in (REPOSITORY / "examples/keras_mlm.py").open()]
+    (quoted,) = code(REPOSITORY / "docs" / "keras-bert.md")
+    assert [line for line in quoted.splitlines() if line.strip() not in (*example, "...,")] == []
+
+
+def test_readme_is_read_in_two_screens():
+    assert len(PAGES[0].read_text().splitlines()) <= 120
