@@ -21,11 +21,12 @@ from distrun.host.forks import die_with_parent
 from distrun.runner.command_lines.borrowed import translated
 from distrun.runner.command_lines.launch_options import every_launch_option
 from distrun.runner.command_lines.own_options import own_options_of, with_defaults
+from distrun.runner.planning import allocation
 
 _CELL = "cell.py"
 _CHUNK = 1 << 16
 _HOSTS = {"-H", "--hosts", "-hostfile", "--hostfile", "--hosts-from"}
-_WITHOUT_AGENTS = {"mpirun", "--launcher=mpirun"}
+_WITHOUT_SHIPPING = {"mpirun", "--launcher=mpirun", "--nnodes"}
 
 
 class CellError(LaunchError):
@@ -58,6 +59,8 @@ def run_cell(line: str, cell: str) -> None:
         options, arguments = shlex.split(before), shlex.split(after)
         own = own_options_of(every_launch_option())
         understood = translated(own, with_defaults(own, [*options, _CELL]), "%%distrun")
+        named = {word.partition("=")[0] for word in understood.options}
+        has_hosts = bool(named & _HOSTS) or allocation.current(os.environ) is not None
     except (UsageError, ValueError) as error:
         raise CellError(f"%%distrun {line}: {error}") from None
     if understood.command != (_CELL,):
@@ -66,27 +69,30 @@ def run_cell(line: str, cell: str) -> None:
             "options, and arguments of the script after --, as in %%distrun -np 2 -- --epochs 3"
         )
     compile(cell, "<the cell>", "exec")
-    named = {word.partition("=")[0] for word in understood.options}
     with tempfile.TemporaryDirectory(prefix="distrun-") as folder:
         script = Path(folder, _CELL)
         script.write_text(cell)
-        if named & _HOSTS and not _WITHOUT_AGENTS & {*understood.options}:
-            options += ["--ship", folder]
-        status = _run([*options, sys.executable, str(script), *arguments])
+        python = sys.executable
+        if has_hosts:
+            python = "python3"  # which other hosts may have elsewhere
+            if not _WITHOUT_SHIPPING & {*understood.options, *named}:
+                options += ["--ship", folder]
+        status = _run([*options, python, str(script), *arguments])
     if status:
         raise CellError(f"the job of this cell ended with exit status {status}")
 
 
 def _run(words: list[str]) -> int:
     """Run `distrun` with these words, and return its exit status."""
-    # A script has its own folder on sys.path. Modules beside the notebook are to be found, too.
-    path = os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH"))))
+    # A script has its own folder on sys.path, and modules beside the notebook are to be found, as is the kernel's Python.
+    first = {"PYTHONPATH": os.getcwd(), "PATH": os.path.dirname(sys.executable)}
+    environ = {name: os.pathsep.join(filter(None, (folder, os.environ.get(name)))) for name, folder in first.items()}
     launcher = subprocess.Popen(
         [sys.executable, "-m", "distrun", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, **environ},
         start_new_session=True,  # an interrupt that Jupyter sends to the kernel's processes must not come twice
         preexec_fn=partial(die_with_parent, os.getpid()),
     )

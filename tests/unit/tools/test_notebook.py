@@ -56,7 +56,8 @@ def test_a_line_that_has_more_than_options_is_refused(monkeypatch, line, complai
 )
 def test_the_cell_stands_behind_the_options(monkeypatch, line, before, after):
     def started(words):
-        at = words.index(sys.executable)
+        at = next(at for at, word in enumerate(words) if word in ("python3", sys.executable))
+        assert (words[at] == "python3") == any(word in words for word in ("-H", "-host"))
         script = words[at + 1]
         with open(script) as file:
             assert file.read() == "print(1)"
@@ -67,3 +68,9 @@ def test_the_cell_stands_behind_the_options(monkeypatch, line, before, after):
 
     monkeypatch.setattr(notebook, "_run", started)
     run_cell(line, "print(1)")
+
+
+def test_the_cell_is_brought_to_the_nodes_of_an_allocation(monkeypatch):
+    monkeypatch.setattr(notebook.allocation, "current", lambda environ: object())
+    monkeypatch.setattr(notebook, "_run", lambda words: "--ship" not in words[:2] or words[-2] != "python3")
+    run_cell("", "1")
