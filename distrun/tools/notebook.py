@@ -12,19 +12,21 @@ import signal
 import subprocess
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from distrun.errors import LaunchError, UsageError
-from distrun.host.forks import die_with_parent
 from distrun.runner.command_lines.borrowed import translated
 from distrun.runner.command_lines.launch_options import every_launch_option
 from distrun.runner.command_lines.own_options import own_options_of, with_defaults
 from distrun.runner.planning import allocation
+from distrun.runner.shipping.delivery import first_folders
 
 _CELL = "cell.py"
 _CHUNK = 1 << 16
+_LAUNCH = "from distrun.host.forks import die_with_parent; die_with_parent({}); from distrun.cli import main; main()"
+"""The program of the launcher, which ends with the kernel, even if that is killed."""
+
 _HOSTS = {"-H", "--hosts", "-hostfile", "--hostfile", "--hosts-from"}
 _WITHOUT_SHIPPING = {"mpirun", "--launcher=mpirun", "--nnodes"}
 
@@ -71,7 +73,7 @@ def run_cell(line: str, cell: str) -> None:
     compile(cell, "<the cell>", "exec")
     with tempfile.TemporaryDirectory(prefix="distrun-") as folder:
         script = Path(folder, _CELL)
-        script.write_text(cell)
+        script.write_text(cell, encoding="utf-8")
         python = sys.executable
         if has_hosts:
             python = "python3"  # which other hosts may have elsewhere
@@ -84,17 +86,16 @@ def run_cell(line: str, cell: str) -> None:
 
 def _run(words: list[str]) -> int:
     """Run `distrun` with these words, and return its exit status."""
-    # A script has its own folder on sys.path, and modules beside the notebook are to be found, as is the kernel's Python.
-    first = {"PYTHONPATH": os.getcwd(), "PATH": os.path.dirname(sys.executable)}
-    environ = {name: os.pathsep.join(filter(None, (folder, os.environ.get(name)))) for name, folder in first.items()}
+    # So that modules beside the notebook are found, although the script is elsewhere, and the kernel's Python by name.
+    first = {"PYTHONPATH": [os.getcwd(), *first_folders()], "PATH": [os.path.dirname(sys.executable)]}
+    environ = {name: os.pathsep.join(filter(None, (*folders, os.environ.get(name)))) for name, folders in first.items()}
     launcher = subprocess.Popen(
-        [sys.executable, "-m", "distrun", *words],
+        [sys.executable, "-c", _LAUNCH.format(os.getpid()), *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, **environ},
         start_new_session=True,  # an interrupt that Jupyter sends to the kernel's processes must not come twice
-        preexec_fn=partial(die_with_parent, os.getpid()),
     )
     with launcher:
         try:
