@@ -4,7 +4,13 @@ The room: importing it loads nothing but the errors, since it is also imported b
 loaded from `distrun.public` when it is first used, and numpy with it.
 """
 
+import sys
 from typing import TYPE_CHECKING
+
+if not TYPE_CHECKING and sys.platform != "linux":  # editors and type checkers elsewhere see the names
+    from distrun.elsewhere import refuse
+
+    refuse()
 
 from distrun.errors import (
     BootstrapError as BootstrapError,
@@ -39,8 +45,9 @@ if not TYPE_CHECKING:  # to type checkers, a module with `__getattr__` has all n
 
         if name == "__all__":  # for `from distrun import *`
             return _names()
-        # `run` is a function of the launcher, which needs no numpy.
-        home = import_module("distrun.runner.launch.function" if name == "run" else "distrun.public")
+        # These need no numpy: a function of the launcher, and what IPython's `%load_ext distrun` calls.
+        others = {"run": "distrun.runner.launch.function", "load_ipython_extension": "distrun.tools.notebook"}
+        home = import_module(others.get(name, "distrun.public"))
         if not hasattr(home, name):
             raise AttributeError(f"module 'distrun' has no attribute {name!r}")
         value: object = getattr(home, name)

@@ -13,7 +13,7 @@ with ended_by_sigint():
 
     from distrun.errors import DistrunError, UsageError
     from distrun.runner.command_lines.launch_options import launch_options
-    from distrun.runner.command_lines.own_options import are_all_own, misplaced, own_options, with_value
+    from distrun.runner.command_lines.own_options import are_all_own, misplaced, own_options, with_defaults, with_value
     from distrun.runner.protocol.exits import NOT_FOUND
     from distrun.tools.help import catalogue
 
@@ -135,10 +135,7 @@ def _run(command: click.Command, name: str, *words: str) -> Any:
 def _with_own_options(command: click.Command, name: str, arguments: list[str]) -> list[str]:
     """Return the arguments of a command with distrun's options in place of other launchers' flags."""
     own = own_options(command)
-    if "--auto" in arguments:
-        arguments = with_value(own, arguments, "--auto", "global")
-    if "--bootstrap" in arguments:
-        arguments = with_value(own, arguments, "--bootstrap", "")
+    arguments = with_defaults(own, arguments)
     if are_all_own(own, arguments):
         return arguments
     from distrun.runner.command_lines.borrowed import translated

@@ -133,6 +133,14 @@ if __name__ == '__main__':
     assert done.stdout == "[('0', 'alpha'), ('1', 'alpha'), ('2', 'beta'), ('3', 'beta')]\n", done.stderr
 
 
+def test_cells_of_a_notebook_are_run_on_all_nodes(slurm, allocation):
+    cell = "import os; print(os.environ['RANK'], os.uname().nodename)"
+    command = [sys.executable, "-c", f"from distrun.tools.notebook import run_cell; run_cell('-q', {cell!r})"]
+    done = subprocess.run(command, env=allocation.environ, capture_output=True, text=True, timeout=DEADLINE)
+    printed = sorted(done.stdout.splitlines())
+    assert printed == ["[0] 0 alpha", "[1] 1 alpha", "[2] 2 beta", "[3] 3 beta"], done.stderr
+
+
 @pytest.mark.gate
 def test_no_secret_is_on_a_command_line(ready):
     job = ready(4)

@@ -1,4 +1,5 @@
-"""The command of a rank of `distrun.run`: read the pickled call from one descriptor, write its result to another.
+"""The command of a rank of `distrun.run`: read the pickled call from one descriptor, and write its result to another
+and the traceback of its exception to a third.
 
 It is run by its path, and imports nothing of distrun before it has adopted the sys.path of the program that called
 `distrun.run`.
@@ -13,15 +14,16 @@ import sys
 import traceback
 
 
-def main(call: int, result: int) -> None:
+def main(call: int, result: int, trace: int) -> None:
     """Call the function, and send its result or its exception.
 
     Args:
         call: descriptor of the pickled call, in memory that all ranks share.
         result: descriptor of this rank's result pipe.
+        trace: descriptor of its pipe for the traceback of an exception that the caller raises again.
     """
-    os.set_inheritable(call, False)
-    os.set_inheritable(result, False)
+    for descriptor in (call, result, trace):
+        os.set_inheritable(descriptor, False)
     # Reopened, as the ranks share the position of the inherited descriptor.
     with open(f"/proc/self/fd/{call}", "rb") as memory:
         sys.path[:] = _search_path(pickle.load(memory))
@@ -34,7 +36,10 @@ def main(call: int, result: int) -> None:
         del pickled
         value = cloudpickle.dumps(function(*args, **kwargs))
     except Exception as error:
-        _send(result, False, _pickled(error), traceback.format_exc())
+        text = traceback.format_exc()
+        _send(result, False, _pickled(error), text)
+        if sys.excepthook is sys.__excepthook__ and not _is_elastic():
+            sys.excepthook = lambda *_: _write(trace, text)
         raise
     _send(result, True, value, "")
 
@@ -64,6 +69,13 @@ def _follow_mode() -> None:
         install_as_horovod()
 
 
+def _is_elastic() -> bool:
+    """Whether another process may take the place of this one, so that the caller hears nothing of its exception."""
+    from distrun.contract.elastic.variables import CONTROL_FD
+
+    return CONTROL_FD in os.environ
+
+
 def _pickled(error: Exception) -> bytes:
     import cloudpickle
 
@@ -78,5 +90,10 @@ def _send(result: int, returned: bool, pickled: bytes, text: str) -> None:
         pickle.dump((returned, pickled, text), pipe)
 
 
+def _write(trace: int, text: str) -> None:
+    with open(trace, "w", errors="backslashreplace") as pipe:
+        pipe.write(text)
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(*map(int, sys.argv[1:]))

@@ -91,7 +91,7 @@ class RankProcess:
         environ = {**rank.defaults, **plan.environ, **rank.environ}
         inherit: tuple[int, ...] = ()
         if function is not None:
-            inherit = (function, self._source(FrameKind.RESULT, theirs))
+            inherit = (function, *(self._source(kind, theirs) for kind in (FrameKind.RESULT, FrameKind.TRACEBACK)))
             command = [*command, *map(str, inherit)]
         if rank.is_server:
             inherit = (rank.memory,)

@@ -92,6 +92,14 @@ def count_attached(own: OwnOptions, word: str) -> int:
     return 1
 
 
+def with_defaults(own: OwnOptions, words: Sequence[str]) -> list[str]:
+    """Return a command line in which the options whose value may be left out have one."""
+    for option, value in (("--auto", "global"), ("--bootstrap", "")):
+        if option in words:
+            words = with_value(own, words, option, value)
+    return [*words]
+
+
 def with_value(own: OwnOptions, words: Sequence[str], option: str, value: str) -> list[str]:
     """Return a command line with a value added to an option that stands alone, as the word after it is not its value.
 

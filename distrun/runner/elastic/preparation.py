@@ -251,8 +251,6 @@ def elastic_limits(elastic: ElasticRequest, np: int, most: int, settings: Settin
     """
     if np > MOST_RANKS:
         raise UsageError(f"-np {np} is not a number of ranks: give 1 to {MOST_RANKS}")
-    if elastic.spares > MOST_SLOTS:
-        raise UsageError(f"--spares {elastic.spares} is more than a host takes: give at most {MOST_SLOTS}")
     min_np, max_np = elastic.min_np or np, elastic.max_np or max(np, most)
     if not 1 <= min_np <= np <= max_np:
         raise UsageError(

@@ -233,7 +233,7 @@ class AgentClient:
 
     def _report(self, frame: Frame) -> None:
         match frame.kind:
-            case FrameKind.STDOUT | FrameKind.STDERR:
+            case FrameKind.STDOUT | FrameKind.STDERR | FrameKind.TRACEBACK:
                 self._observer.output(self, frame)
             case FrameKind.RESULT:
                 self._observer.result(frame)

@@ -60,12 +60,13 @@ class Reporter:
 
     def output(self, agent: AgentClient, frame: Frame) -> None:
         """Print output of a process, and acknowledge it to its agent (an agent's thread)."""
-        if frame.kind is FrameKind.STDERR:
+        stream = "stdout" if frame.kind is FrameKind.STDOUT else "stderr"
+        if stream == "stderr":
             self.stderr_tails.record(frame.process, frame.payload)
         else:
             self._mistakes.output(frame.process, frame.payload)
-        stream = "stderr" if frame.kind is FrameKind.STDERR else "stdout"
-        self._printer.output(self._rank_of(frame.process), stream, frame.payload, agent.acknowledge)
+        is_shown = frame.kind is not FrameKind.TRACEBACK
+        self._printer.output(self._rank_of(frame.process), stream, frame.payload, agent.acknowledge, is_shown)
 
     def note(self, event: events.Event) -> None:
         """Print a line about an event, if it is of interest to the user."""

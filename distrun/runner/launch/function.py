@@ -6,35 +6,26 @@ Function and results are pickled by cloudpickle and travel through the agents' p
 from __future__ import annotations
 
 import pickle
-import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
 from distrun.errors import LaunchError, UsageError
+from distrun.runner.command_lines.keywords import Keywords
+from distrun.runner.command_lines.request import launch_request
 from distrun.runner.job.calls import pickled_call, raise_sent, result_of
-from distrun.runner.job.job import Job
-from distrun.runner.job.options import JobOptions, Outcome
-from distrun.runner.output.printer import Style
-from distrun.runner.output.sinks import DescriptorSink, Sink, TextSink
-from distrun.runner.planning.hosts import Host, parse_host_list
-from distrun.runner.planning.prepare import chosen_settings, prepare, read_hostfile
-from distrun.runner.planning.request import LaunchRequest
+from distrun.runner.job.options import Outcome
+from distrun.runner.launch.launch import Launch
+from distrun.runner.output.sinks import DescriptorSink, Sink, TextSink, is_own
 from distrun.runner.planning.ssh_config import SshOptions
-from distrun.runner.shipping.options import LONG_START_TIMEOUT
-
-if TYPE_CHECKING:
-    from distrun.runner.shipping.delivery import Delivery
+from distrun.runner.shipping.options import check_shipping
 
 Result = TypeVar("Result")
 
-# Sentences about the command line: "-np 3 asks for more ranks than", "--hosts-from 'a b' cannot be executed".
-_OPTION = re.compile(r"(?<![\w-])(?<!distrun doctor )--?([a-zA-Z][a-z-]*)(?: (\d[\d.]*|'[^']*'))?")
 _WORKER = Path(__file__).parents[1] / "agent" / "function_worker.py"
+_IN_SSH_OPTIONS = ("ssh_port", "ssh_identity_file", "ssh_option", "ssh_accept_new", "python")
 
 
 def run(
@@ -44,35 +35,13 @@ def run(
     *,
     np: int | None = None,
     hosts: str | None = None,
-    hostfile: str | None = None,
     env: Mapping[str, str] | None = None,
-    slots: int | None = None,
-    oversubscribe: bool = False,
-    share_gpus: bool = False,
-    ssh: SshOptions | None = None,
-    wdir: str | None = None,
-    output_dir: str | None = None,
-    tag_output: bool = True,
-    start_timeout: float | None = None,
     timeout: float | None = None,
-    grace: float = 5.0,
-    stall_warning: float | None = None,
-    stall_timeout: float | None = None,
-    openmpi_env: bool = False,
-    horovod: bool = False,
-    verbose: bool = False,
-    elastic: bool = False,
-    min_np: int | None = None,
-    max_np: int | None = None,
-    hosts_from: str | None = None,
-    spares: int = 0,
-    max_restarts: int | None = None,
-    restart_window: float | None = None,
-    reset_limit: int | None = None,
-    cooldown: tuple[float, float] | None = None,
-    elastic_timeout: float | None = None,
-    ship: str | Sequence[str] = (),
-    bootstrap: str | bool = False,
+    live: bool = False,
+    report: str | Path | None = None,
+    timeline: str | Path | None = None,
+    ssh: SshOptions | None = None,
+    **options: Any,
 ) -> list[Result]:
     """Call `function(*args, **kwargs)` once per rank, each in its own process, and return the results in rank order.
 
@@ -82,14 +51,21 @@ def run(
     Args:
         function, args, kwargs: the call, the same on every rank. It may use `distrun.init()` and the rest of distrun.
         np: the number of ranks. None = all slots of the hosts, as on the command line.
+        hosts: the hosts and their slots, as in `"a:4,b:4"`. None = this machine, or the allocation of a cluster.
         env: variables for the ranks, in addition to this process's.
+        timeout: the seconds after which the job is ended.
+        live: whether it is shown while the job runs how fast each rank is and for whom it waits: below the output in a
+            terminal, elsewhere as a line every 30 s.
+        report: the file for a page of HTML about where the time went.
+        timeline: the file for what all ranks did when, which ui.perfetto.dev opens.
         ssh: options for reaching other hosts, and the Python that calls the function there.
-        horovod: whether `import horovod` gives distrun in the ranks.
-        ship: a folder, or several, that are brought to other hosts first. Modules in them can be imported there.
-        bootstrap: whether ranks on other hosts run in an environment that is created there. A string gives its
-            requirements.
-        hosts and the rest: like the options of `distrun` of the same name. `elastic` and the nine after it make the job
-            elastic: a rank that fails is replaced, and the results come from the ranks that run at the end.
+        options: any other option of `distrun`, by its name without dashes at the beginning, and with _ for others:
+            `output_dir="logs"`, `elastic=True`, `min_np=2`, `ship=".", bootstrap="requirements.txt"`,
+            `tag_output=False`. What takes several values takes a list. Not offered are the options that concern a
+            command, mpirun or a launcher on each node.
+
+    With `elastic` or an option that implies it, a rank that fails is replaced, and the results come from the ranks that
+    run at the end.
 
     Raises:
         UsageError: the request cannot be met.
@@ -98,107 +74,26 @@ def run(
         Exception: the exception of the first rank that failed, with a `RemoteTraceback` as its cause.
     """
     _check_arguments(function, args, np)
-    if start_timeout is None:
-        start_timeout = 60.0 if bootstrap is False else LONG_START_TIMEOUT
-    request = LaunchRequest(
-        command=(sys.executable, str(_WORKER)),
-        np=np,
-        hosts=tuple(_hosts(hosts, hostfile)),
-        exports=tuple(f"{name}={value}" for name, value in (env or {}).items()),
-        wdir=wdir,
-        slots=slots,
-        oversubscribe=oversubscribe,
-        share_gpus=share_gpus,
-        openmpi_env=openmpi_env,
-        horovod=horovod,
-        stall_warning=stall_warning,
-        stall_timeout=stall_timeout,
-        start_timeout=start_timeout,
-        keepalive=None if ssh is None else ssh.keepalive,
-    )
-    ssh = ssh or SshOptions(keepalive=chosen_settings(request).keepalive)
-    options = JobOptions(
-        grace=grace,
-        start_timeout=start_timeout,
-        timeout=timeout,
-        style=Style(tag_output),
-        output_dir=output_dir,
-        verbose=verbose,
-        notes=verbose,
-        ssh=ssh,
-        # After sys.path, so that the worker can import the modules of the call.
-        function=pickle.dumps(sys.path) + pickled_call(function, tuple(args), dict(kwargs or {})),
-    )
-    limits = {
-        "min_np": min_np,
-        "max_np": max_np,
-        "hosts_from": hosts_from,
-        "spares": spares,
-        "max_restarts": max_restarts,
-        "restart_window": restart_window,
-        "reset_limit": reset_limit,
-        "cooldown": cooldown,
-        "elastic_timeout": elastic_timeout,
-    }
-    is_elastic = elastic or any(limits.values())
-    options = replace(options, delivery=_delivery(ship, bootstrap, is_elastic))
-    with _errors_about_arguments():
-        job = _job(request, limits if is_elastic else None, options)
+    # After sys.path, so that the worker can import the modules of the call.
+    call = pickle.dumps(sys.path) + pickled_call(function, tuple(args), dict(kwargs or {}))
+    keywords = Keywords()
+    named = {"np": np, "hosts": hosts, "timeout": timeout, "live": live, "report": report, "timeline": timeline}
+    chosen = keywords.options({**named, **options})
+    chosen["command"] = (sys.executable, str(_WORKER))
+    chosen["exports"] = tuple(f"{name}={value}" for name, value in (env or {}).items())
+    chosen["quiet"] = not chosen["verbose"]
+    if ssh is not None:
+        _check_ssh(options)
+        chosen["keepalive"] = ssh.keepalive if chosen["keepalive"] is None else chosen["keepalive"]
+    with keywords.in_errors():
+        check_shipping(chosen)
+        job = Launch(chosen, launch_request(chosen), ssh).job(_sink(sys.stdout), _sink(sys.stderr), call)
     outcome = job.run()
     if outcome.interrupted_by is not None:
         _interrupt(outcome.interrupted_by)
     if outcome.failure is not None:
         _raise(outcome)
     return [result_of(rank, outcome.results) for rank in range(outcome.size)]
-
-
-def _delivery(ship: str | Sequence[str], bootstrap: str | bool, is_elastic: bool) -> Delivery | None:
-    """Return the delivery to other hosts, or None without `ship` and `bootstrap`."""
-    if not ship and bootstrap is False:
-        return None
-    from distrun.runner.shipping.options import deliver
-
-    ships = (ship,) if isinstance(ship, str) else ship
-    with _errors_about_arguments():
-        wanted = None if bootstrap is False else "" if bootstrap is True else bootstrap
-        return deliver(ships, wanted, hosts_may_come=is_elastic)
-
-
-def _job(request: LaunchRequest, limits: Mapping[str, Any] | None, options: JobOptions) -> Job:
-    """Return the job, which is elastic if there are `limits`."""
-    if limits is None:
-        plan = prepare(request, options.grace, options.ssh)
-        return Job(plan, options, _sink(sys.stdout), _sink(sys.stderr))
-    from distrun.runner.elastic.job import ElasticJob
-    from distrun.runner.elastic.preparation import ElasticRequest, prepare_elastic
-
-    elastic = prepare_elastic(request, ElasticRequest(**limits), options.grace, options.ssh)
-    return ElasticJob(elastic, options, _sink(sys.stdout), _sink(sys.stderr))
-
-
-@contextmanager
-def _errors_about_arguments() -> Iterator[None]:
-    """Replace options of the command line in errors by arguments of `run`."""
-    try:
-        yield
-    except UsageError as error:
-        raise UsageError(_OPTION.sub(_as_argument, str(error))) from None
-
-
-def _as_argument(option: re.Match[str]) -> str:
-    """Return `np=3` for `-np 3` and `np` for `-np`. Options that are not arguments of `run` stay."""
-    name = {"H": "hosts", "x": "env"}.get(option[1], option[1].replace("-", "_"))
-    defaults = run.__kwdefaults__ or {}
-    if name not in defaults:
-        return option[0]
-    value = "True" if option[2] is None and defaults[name] is False else option[2]
-    return name if value is None else f"{name}={value}"
-
-
-def _hosts(listed: str | None, file: str | None) -> list[Host]:
-    if listed is not None:
-        return parse_host_list(listed)
-    return read_hostfile(file) if file is not None else []
 
 
 def _check_arguments(function: object, args: object, np: object) -> None:
@@ -212,12 +107,15 @@ def _check_arguments(function: object, args: object, np: object) -> None:
         raise UsageError(f"np={np!r} is not a number of ranks: give 1 or more, or None for all slots")
 
 
+def _check_ssh(options: Mapping[str, Any]) -> None:
+    if twice := [name for name in _IN_SSH_OPTIONS if name in options]:
+        raise UsageError(f"ssh and {twice[0]}={options[twice[0]]!r} exclude each other: give one of them")
+
+
 def _sink(stream: TextIO) -> Sink:
     """Return a sink for the present sys.stdout or sys.stderr, which notebooks and pytest replace."""
     stream.flush()
-    if stream in (sys.__stdout__, sys.__stderr__):
-        return DescriptorSink(stream.fileno())
-    return TextSink(stream)
+    return DescriptorSink(stream.fileno()) if is_own(stream) else TextSink(stream)
 
 
 def _interrupt(signum: int) -> NoReturn:

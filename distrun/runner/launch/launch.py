@@ -1,4 +1,6 @@
-"""A launch by the command `distrun`: with one launcher or one per node, elastic or not, or a dry run."""
+"""A launch by the command `distrun`: with one launcher or one per node, elastic or not, or a dry run. `distrun.run`
+plans and makes its jobs by the same functions.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,18 @@ from distrun.runner.command_lines.job_options import job_options, shown_ranks
 from distrun.runner.command_lines.request import launch_request
 from distrun.runner.hosts.options import ssh_options
 from distrun.runner.job.job import Job
-from distrun.runner.output.sinks import DescriptorSink
+from distrun.runner.output.sinks import DescriptorSink, Sink
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import LaunchPlan, describe
 from distrun.runner.planning.prepare import chosen_settings, prepare
 from distrun.runner.planning.request import LaunchRequest
+from distrun.runner.planning.ssh_config import SshOptions
 from distrun.runner.planning.variables import servers
 from distrun.runner.shipping.options import check_shipping
 
 if TYPE_CHECKING:
+    from distrun.runner.elastic.preparation import ElasticPlan
     from distrun.runner.hosts.nodes.options import NodeOptions
-    from distrun.runner.hosts.nodes.peers import Peers
     from distrun.runner.hosts.nodes.rendezvous import RendezvousOptions
 
 _OF_NODES = ("nnodes", "nproc_per_node", "node_rank", "rdzv_endpoint", "rdzv_conf")
@@ -64,33 +67,60 @@ def run(options: dict[str, Any]) -> int:
         return _run_node(options, nodes.ranks, nodes.rendezvous, nodes.index)
 
     request = launch_request(options)
-    if is_elastic(options):
-        servers.refuse(request.servers, "elastic jobs", "leave out --elastic and the options that imply it")
     if nodes is not None:
         request = replace(request, hosts=(Host("localhost", nodes.ranks),), nodes=1)
-    # Agents cannot observe the ranks of mpirun, which write the timeline themselves.
-    request = replace(request, writes_timeline=request.launcher != "mpirun")
-    if is_elastic(options):
-        return _run_elastic(options, request)
-    plan = prepare(request, options["grace"], ssh_options(options, keepalive=chosen_settings(request).keepalive))
-    if options["dry_run"]:
-        shown_ranks(request, plan.size)
-        click.echo(describe(plan, os.environ))
-        return 0
-    return _execute(options, request, plan)
+    launch = Launch(options, request)
+    if not options["dry_run"]:
+        return launch.job(DescriptorSink(1), DescriptorSink(2)).run().status
+    if isinstance(launch.plan, LaunchPlan):
+        shown_ranks(request, launch.plan.size)
+        click.echo(describe(launch.plan, os.environ))
+    else:
+        click.echo(launch.plan.describe(os.environ))
+    return 0
 
 
-def _run_elastic(options: dict[str, Any], request: LaunchRequest) -> int:
-    from distrun.runner.elastic.job import ElasticJob
-    from distrun.runner.elastic.preparation import ElasticRequest, prepare_elastic
+class Launch:
+    """A launch with one launcher, which is planned."""
 
-    ssh = ssh_options(options, keepalive=chosen_settings(request).keepalive)
-    plan = prepare_elastic(request, ElasticRequest.of(options), options["grace"], ssh)
-    if options["dry_run"]:
-        click.echo(plan.describe(os.environ))
-        return 0
-    chosen = job_options(options, request, plan.first, plan.options.max_np)
-    return ElasticJob(plan, chosen, DescriptorSink(1), DescriptorSink(2)).run().status
+    def __init__(self, options: dict[str, Any], request: LaunchRequest, ssh: SshOptions | None = None) -> None:
+        """
+        Args:
+            options: the options of the command line.
+            request: what they request.
+            ssh: the options for reaching hosts. None = those of the command line.
+
+        Raises:
+            UsageError: the request cannot be met.
+        """
+        # Agents cannot observe the ranks of mpirun, which write the timeline themselves.
+        self._request = request = replace(request, writes_timeline=request.launcher != "mpirun")
+        self._options = options
+        self._ssh = ssh or ssh_options(options, keepalive=chosen_settings(request).keepalive)
+        self.plan: LaunchPlan | ElasticPlan
+        if is_elastic(options):
+            from distrun.runner.elastic.preparation import ElasticRequest, prepare_elastic
+
+            servers.refuse(request.servers, "elastic jobs", "leave out --elastic and the options that imply it")
+            self.plan = prepare_elastic(request, ElasticRequest.of(options), options["grace"], self._ssh)
+        else:
+            self.plan = prepare(request, options["grace"], self._ssh)
+
+    def job(self, stdout: Sink, stderr: Sink, function: bytes | None = None) -> Job:
+        """Return the job, which prints to these sinks, and runs a pickled `function` if one is given.
+
+        Raises:
+            UsageError: an option is not valid.
+        """
+        plan = self.plan
+        first, most = (plan, plan.size) if isinstance(plan, LaunchPlan) else (plan.first, plan.options.max_np)
+        chosen = job_options(self._options, self._request, first, most)
+        chosen = replace(chosen, ssh=self._ssh, function=function)
+        if isinstance(plan, LaunchPlan):
+            return Job(plan, chosen, stdout, stderr)
+        from distrun.runner.elastic.job import ElasticJob
+
+        return ElasticJob(plan, chosen, stdout, stderr)
 
 
 def _run_node(options: dict[str, Any], ranks: int, rendezvous: RendezvousOptions, index: int | None) -> int:
@@ -107,11 +137,8 @@ def _run_node(options: dict[str, Any], ranks: int, rendezvous: RendezvousOptions
         request, options["grace"], rendezvous, ranks, index, lambda text: click.echo(f"distrun: {text}", err=True)
     )
     try:
-        return _execute(options, request, launched.plan, launched.peers)
+        chosen = job_options(options, request, launched.plan, launched.plan.size)
+        job = Job(launched.plan, chosen, DescriptorSink(1), DescriptorSink(2), peers=launched.peers)
+        return job.run().status
     finally:
         launched.close()
-
-
-def _execute(options: dict[str, Any], request: LaunchRequest, plan: LaunchPlan, peers: Peers | None = None) -> int:
-    chosen = job_options(options, request, plan, plan.size)
-    return Job(plan, chosen, DescriptorSink(1), DescriptorSink(2), peers=peers).run().status

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from distrun.errors import UsageError
 from distrun.runner.observation.timeline.options import TIMELINE_OPTIONS
+from distrun.runner.output.sinks import is_own
 from distrun.runner.system.click_options import POSITIVE, option
 
 if TYPE_CHECKING:
@@ -75,7 +77,8 @@ def live_panel(options: Mapping[str, Any]) -> Panel | None:
     """Return the live view's panel on the terminal of stderr or stdout, or None without `--live` or a terminal."""
     if not options["live"] or os.environ.get("TERM", "dumb") == "dumb":
         return None
-    terminal = next((descriptor for descriptor in (2, 1) if os.isatty(descriptor)), None)
+    shown = [descriptor for descriptor, stream in ((2, sys.stderr), (1, sys.stdout)) if is_own(stream)]
+    terminal = next((descriptor for descriptor in shown if os.isatty(descriptor)), None)
     if terminal is None:
         return None
     from distrun.runner.output.panel import Panel

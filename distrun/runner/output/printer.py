@@ -100,11 +100,13 @@ class Printer:
         """Start the thread."""
         self._thread.start()
 
-    def output(self, rank: int, stream: str, data: bytes, acknowledge: Callable[[int], None]) -> None:
-        """Print a rank's output to `stream`, "stdout" or "stderr", and acknowledge it when it is printed. Does not
-        block.
+    def output(
+        self, rank: int, stream: str, data: bytes, acknowledge: Callable[[int], None], is_shown: bool = True
+    ) -> None:
+        """Print a rank's output to `stream`, "stdout" or "stderr", or to its file only if it is not to be shown, and
+        acknowledge it when that is done. Does not block.
         """
-        self._queue.put(partial(self._print, rank, stream, data, acknowledge))
+        self._queue.put(partial(self._print, rank, stream, data, acknowledge, is_shown))
 
     def say(self, text: str) -> None:
         """Print a line of the launcher on stderr, dimmed. Does not block."""
@@ -137,10 +139,10 @@ class Printer:
                 self._show_unfinished(time.monotonic() - PARTIAL_LINE_TIMEOUT)
         return self._queue.get()
 
-    def _print(self, rank: int, stream: str, data: bytes, acknowledge: Callable[[int], None]) -> None:
+    def _print(self, rank: int, stream: str, data: bytes, acknowledge: Callable[[int], None], is_shown: bool) -> None:
         if self._files is not None:
             self._keep(self._files, rank, stream, data)
-        if self._style.shows(rank, stream):
+        if is_shown and self._style.shows(rank, stream):
             key = rank, stream
             splitter = self._splitters.setdefault(key, LineSplitter())
             self._show(key, splitter.feed(data))

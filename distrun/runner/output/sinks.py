@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -63,6 +64,11 @@ class TextSink:
         text = data.decode(errors="backslashreplace")
         self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         self._stream.flush()
+
+
+def is_own(stream: TextIO) -> bool:
+    """Whether a stream is the stdout or stderr that this process was started with, not what a notebook has instead."""
+    return stream in (sys.__stdout__, sys.__stderr__)
 
 
 class RankFiles:

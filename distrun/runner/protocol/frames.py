@@ -78,6 +78,8 @@ class FrameKind(IntEnum):
     """
     EVENTS = 25
     """Events that a rank has recorded since the last such frame. See `agent.observation.unpack_events`."""
+    TRACEBACK = 28
+    """Output like STDERR, the traceback of what is raised again by `distrun.run`: it is kept and not displayed."""
     SAMPLE = 26
     """The usage of the host's CPUs, memory and so on, by its ranks and in all: JSON. See `agent.usage`."""
 

@@ -65,7 +65,7 @@ class Delivery:
         wanted = package.package_digest() if self.brings_itself else None
         return _opening(
             {
-                "path": _first_folders(),
+                "path": first_folders(),
                 "package": wanted,
                 "needs": needs,
                 "stage": hashlib.sha256(_second_stage()).hexdigest(),
@@ -102,7 +102,7 @@ def opening_in(folders: Sequence[str]) -> Opening:
 
     It looks in `folders`, which the host has reported, or without any, in the same folder as here.
     """
-    path = [*folders[:1], *_first_folders(), *folders[1:]]
+    path = [*folders[:1], *first_folders(), *folders[1:]]
     return _opening({"path": path, "package": None, "needs": {}, "stage": "", "tasks": {}})
 
 
@@ -111,7 +111,7 @@ def _opening(sent: Mapping[str, Any]) -> Opening:
     return Opening(_CODE.format(size=len(text), digest=hashlib.sha256(text).hexdigest()), text)
 
 
-def _first_folders() -> list[str]:
+def first_folders() -> list[str]:
     """Return the folders that a host looks in first: if distrun is imported from a checkout here, the same folder
     there. An installed distrun is looked for among the packages of the host's Python.
     """

@@ -39,4 +39,6 @@ def launch() -> None:
     """Use names that exist and, by mistake, one that does not."""
     assert_type(distrun.size(), int)
     assert_type(distrun.run(distrun.rank, np=2), list[int])
+    assert_type(distrun.run(str, (1,), live=True, report="report.html", tag_output=False), list[str])
+    distrun.run(distrun.rank, np="2")  # type: ignore
     distrun.allredce(np.ones(2))  # type: ignore

@@ -135,21 +135,39 @@ def test_a_named_folder_is_kept_with_what_else_is_in_it(distrun, gamma, project,
     assert (gamma.home / "work" / "code" / "models" / "weights").read_text() == "w"
 
 
-def test_a_function_finds_the_modules_that_were_shipped(project, gamma, home, monkeypatch):
+@pytest.fixture
+def in_python(project, home):
+    """Runs a program in the project's folder."""
+
+    def run(code: str) -> str:
+        environ = {**os.environ, "HOME": str(home.directory), "SSH_AUTH_SOCK": "", "PYTHONPATH": str(project)}
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=project, env=environ, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.parametrize("reached_by", [f"python={PYTHON!r}", f"ssh=SshOptions(python={PYTHON!r})"])
+def test_a_function_finds_the_modules_that_were_shipped(project, gamma, in_python, reached_by):
     (project / "call.py").write_text(
         "import os, distrun\nfrom models import net\n"
         "def where(word):\n    import socket\n    return word, net.NAME, socket.gethostname(), os.getcwd()\n"
         "if __name__ == '__main__':\n"
-        f"    ssh = distrun.runner.planning.ssh_config.SshOptions(python={PYTHON!r})\n"
-        "    import call\n    print(distrun.run(call.where, ('x',), np=2, hosts='gamma:2', ssh=ssh, ship='.'))\n"
+        "    from distrun.runner.planning.ssh_config import SshOptions\n    import call\n"
+        f"    print(distrun.run(call.where, ('x',), np=2, hosts='gamma:2', {reached_by}, ship='.'))\n"
     )
-    code = "import distrun.runner.planning.ssh_config, runpy; runpy.run_path('call.py', run_name='__main__')"
-    environ = {**os.environ, "HOME": str(home.directory), "SSH_AUTH_SOCK": "", "PYTHONPATH": str(project)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=project, env=environ, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("'x', 'first', 'gamma', '/root/.cache/distrun/trees/") == 2
+    printed = in_python("import runpy; runpy.run_path('call.py', run_name='__main__')")
+    assert printed.count("'x', 'first', 'gamma', '/root/.cache/distrun/trees/") == 2
+
+
+def test_a_cell_of_a_notebook_is_brought_along(gamma, in_python):
+    cell = "import socket, sys\nfrom models import net\nprint(net.NAME, socket.gethostname(), sys.argv[1:])"
+    line = f"-H gamma:2 --python {PYTHON} --ship . -q -- --epochs 3"
+    printed = in_python(f"from distrun.tools.notebook import run_cell; run_cell({line!r}, {cell!r})")
+    assert sorted(printed.splitlines()) == [f"[{rank}] first gamma ['--epochs', '3']" for rank in range(2)]
 
 
 def test_trials_of_a_sweep_run_the_script_that_was_shipped_with_the_python_of_their_host(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -60,6 +61,35 @@ def test_the_exception_of_a_rank_is_raised_as_the_object_it_was(capfd, assert_no
     assert_no_children()
 
 
+def test_tracebacks_of_ranks_are_in_the_exception_and_in_files_but_not_on_stderr(capfd, tmp_path):
+    def fail():
+        print("before", file=sys.stderr)
+        raise KeyError(os.environ["RANK"])
+
+    with pytest.raises(KeyError) as caught:
+        run(fail, np=1, output_dir=str(tmp_path / "logs"), report=tmp_path / "report.html")
+    assert "in fail" in str(caught.value.__cause__)
+    said = capfd.readouterr().err
+    assert said.startswith("[0] before\n")
+    assert "Traceback" not in said
+    logged = (tmp_path / "logs" / "rank.0" / "stderr").read_text()
+    assert logged.startswith("before\nTraceback")
+    assert logged.count("KeyError: '0'") == 1
+    assert "in fail" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.full
+def test_the_traceback_of_a_rank_that_is_replaced_is_shown(capfd, tmp_path):
+    def fail_once(mark):
+        if not os.path.exists(mark):
+            os.mkdir(mark)
+            raise KeyError("only once")
+        return 7
+
+    assert run(fail_once, (tmp_path / "failed",), np=1, max_restarts=1) == [7]
+    assert capfd.readouterr().err.count("KeyError: 'only once'") == 1
+
+
 @pytest.mark.full
 def test_an_exception_that_cannot_be_unpickled_is_told_as_text():
     class OddError(Exception):
@@ -107,6 +137,25 @@ def test_what_ranks_print_appears_on_our_streams(capsys):
 
 def test_without_np_all_slots_have_a_rank():
     assert run(os.getenv, ("WORLD_SIZE",), hosts="localhost:2") == ["2", "2"]
+
+
+def test_a_job_is_observed_as_by_the_options_of_the_command_line(capsys, tmp_path):
+    def train():
+        import distrun
+
+        distrun.init()
+        return distrun.allreduce(distrun.rank() + 1.0, op=distrun.Sum)
+
+    page, events = tmp_path / "report.html", tmp_path / "timeline.json"
+    assert run(train, np=2, live=True, report=page, timeline=events) == [3.0, 3.0]
+    assert "<html" in page.read_text()
+    assert len({each["pid"] for each in json.loads(events.read_text())["traceEvents"]}) == 2
+    assert f"distrun: the report is in {page}" in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_a_function_may_have_parameter_servers(capsys):
+    assert run(os.getenv, ("RANK",), np=2, servers=1) == ["0", "1"]
 
 
 def test_a_job_ends_after_its_timeout():
