@@ -18,6 +18,7 @@ from distrun.tools.kubernetes.command import k8s
 from distrun.tools.predict.command import predict
 from distrun.tools.sweep.command import sweep
 from distrun.tools.top.commands import ps, stop, top
+from distrun.tools.top.logs import logs
 
 COMMANDS = {
     "distrun": distrun,
@@ -29,6 +30,7 @@ COMMANDS = {
     "distrun ps": ps,
     "distrun top": top,
     "distrun stop": stop,
+    "distrun logs": logs,
     "distrun completion": completion,
     "distrun help": help,
 }

@@ -14,7 +14,8 @@ Usage: distrun [OPTIONS] PROGRAM [ARGUMENTS]...      start PROGRAM once per rank
 
 Commands (distrun COMMAND --help):
   doctor         Find out why a job does not start, or why the network is slow
-  ps, top, stop  List your running jobs; watch one; end one
+  ps, top        List your running jobs; watch one
+  logs, stop     Print what a running job writes; end it
   sweep          Try a script with many values of its parameters
   predict        Estimate how fast a job would be on more hosts
   k8s            Print the manifests of a job for Kubernetes, or run it
