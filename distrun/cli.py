@@ -37,17 +37,13 @@ class _Launch(click.Command):
 @click.command(cls=_Launch, context_settings=_SETTINGS, options_metavar="[OPTIONS]")
 @launch_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def distrun(**options: Any) -> int:
+@click.pass_context
+def distrun(context: click.Context, /, **options: Any) -> int:
     """Start COMMAND once per rank and wait until all ranks are done: distrun -np 2 python train.py
 
     Everything from the first word that is not an option belongs to the command. The exit status is the status of the
     first rank that fails. 'distrun help' shows the other commands, and 'distrun help GROUP' some of the options.
     """
-    if options["version"]:
-        from distrun import __version__
-
-        click.echo(f"distrun {__version__}")
-        return 0
     if options["check_build"]:
         from distrun.tools.doctor.build import report
 
@@ -55,6 +51,8 @@ def distrun(**options: Any) -> int:
         return 0
     from distrun.runner.launch.launch import run
 
+    if context.obj is not None:  # the settings of a file
+        context.obj.complete(context, options)
     command = options["command"]
     for word in [] if options["quiet"] else misplaced(own_options(distrun), command, options["wdir"]):
         click.echo(f"distrun: {word} stands after the command, which gets it; options of distrun come before", err=True)

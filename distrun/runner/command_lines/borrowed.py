@@ -59,6 +59,11 @@ def translated(own: OwnOptions, words: Sequence[str], name: str = "distrun") -> 
     return assembled(taken, rest)
 
 
+def elsewhere(option: str) -> str | None:
+    """Return our option for the purpose of an option that accelerate, DeepSpeed and others have."""
+    return _ELSEWHERE.get(option)
+
+
 def _taken(launcher: Program, rest: list[str], is_own: bool, name: str) -> Taken | None:
     """Remove a flag of another launcher from the words `rest`, and return its translation.
 
@@ -95,8 +100,8 @@ def _unknown(own: OwnOptions, option: str, command: str) -> str:
     own_spelling = option.replace("_", "-")
     if own_spelling in own:
         return f"there is no option {option}: did you mean {own_spelling}?"
-    if (elsewhere := _ELSEWHERE.get(own_spelling)) is not None and elsewhere.split()[0] in own:
-        return f"there is no option {option}: did you mean {elsewhere}?"
+    if (ours := elsewhere(own_spelling)) is not None and ours.split()[0] in own:
+        return f"there is no option {option}: did you mean {ours}?"
     if (row := find(program("torchrun"), option)) is not None:
         match row.effect:
             case Becomes(words, None) if words.split()[0] in own:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from distrun.tools.help.groups import GROUPS
 
 _PAGE = """\
@@ -36,6 +38,7 @@ Most used options:
   --elastic           Go on when ranks or hosts fail
   --output-dir DIR    Also write what each rank prints to files
   --timeout S         End the job after S seconds
+  --profile NAME      Options from distrun.toml; distrun help settings
   --dry-run           Print the plan and start nothing
   -q, -v              Say less, or more
   --version, -h
@@ -48,4 +51,4 @@ Flags of horovodrun, mpirun and torchrun: distrun-compat --help
 
 def screen() -> str:
     """Return the page."""
-    return _PAGE.format(groups=f"  {' '.join(GROUPS)}")
+    return _PAGE.format(groups=textwrap.fill(" ".join(GROUPS), 80, initial_indent="  ", subsequent_indent="  "))

@@ -98,7 +98,7 @@ def test_a_job_that_is_over_costs_one_sentence():
 def test_the_end_of_the_job_does_not_wait_for_one_who_does_not_read(job):
     started, write = job
     reader = logs(str(started.process.pid), "--follow")
-    assert reader.stdout.readline() == b"[0] begun 0\n"
+    assert b"begun" in reader.stdout.readline()
     reader.send_signal(signal.SIGSTOP)
     for _ in range(10000):
         write(0, "x" * 200)  # more than the socket holds
