@@ -22,7 +22,7 @@ Commands (distrun COMMAND --help):
   predict        Estimate how fast a job would be on more hosts
   k8s            Print the manifests of a job for Kubernetes, or run it
   agent          Be one host of a job that a cluster manager starts on each host
-  completion     Complete commands, options and hosts in bash
+  completion     Complete commands, options and hosts in bash, zsh, fish
   help           Explain options, or a word of an error message
 
 Most used options:
