@@ -50,10 +50,11 @@ def distrun(context: click.Context, /, **options: Any) -> int:
         click.echo(report(verbose=options["verbose"]))
         return 0
     from distrun.runner.launch.launch import run
+    from distrun.runner.planning.python_command import with_interpreter
 
     if context.obj is not None:  # the settings of a file
         context.obj.complete(context, options)
-    command = options["command"]
+    command = options["command"] = with_interpreter(options["command"], options["wdir"])
     for word in [] if options["quiet"] else misplaced(own_options(distrun), command, options["wdir"]):
         click.echo(f"distrun: {word} stands after the command, which gets it; options of distrun come before", err=True)
     return run(options)
@@ -102,7 +103,7 @@ def _sentence(error: click.ClickException) -> str:
 
         meant = nearest(error.option_name, error.possibilities or ())
         return f"there is no option {error.option_name}: {f'did you mean {meant}?' if meant else remedy}"
-    return f"{error.format_message().rstrip('.')}; {remedy}"
+    return f"{' '.join(error.format_message().split()).rstrip('.')}; {remedy}"
 
 
 def _missing(error: DistrunError) -> str:

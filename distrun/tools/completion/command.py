@@ -15,7 +15,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.option("--install", is_flag=True, help="Write the script to where the shell finds it, for this user.")
 @click.option("--words", "asks", is_flag=True, hidden=True)
-@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="")
 def completion(shell: str, install: bool, asks: bool, words: tuple[str, ...]) -> int:
     """Print the script that completes command lines of distrun in a shell, or install it.
 
