@@ -37,25 +37,24 @@ class _Launch(click.Command):
 @click.command(cls=_Launch, context_settings=_SETTINGS, options_metavar="[OPTIONS]")
 @launch_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def distrun(**options: Any) -> int:
+@click.pass_context
+def distrun(context: click.Context, /, **options: Any) -> int:
     """Start COMMAND once per rank and wait until all ranks are done: distrun -np 2 python train.py
 
     Everything from the first word that is not an option belongs to the command. The exit status is the status of the
     first rank that fails. 'distrun help' shows the other commands, and 'distrun help GROUP' some of the options.
     """
-    if options["version"]:
-        from distrun import __version__
-
-        click.echo(f"distrun {__version__}")
-        return 0
     if options["check_build"]:
         from distrun.tools.doctor.build import report
 
         click.echo(report(verbose=options["verbose"]))
         return 0
     from distrun.runner.launch.launch import run
+    from distrun.runner.planning.python_command import with_interpreter
 
-    command = options["command"]
+    if context.obj is not None:  # the settings of a file
+        context.obj.complete(context, options)
+    command = options["command"] = with_interpreter(options["command"], options["wdir"])
     for word in [] if options["quiet"] else misplaced(own_options(distrun), command, options["wdir"]):
         click.echo(f"distrun: {word} stands after the command, which gets it; options of distrun come before", err=True)
     return run(options)
@@ -104,7 +103,7 @@ def _sentence(error: click.ClickException) -> str:
 
         meant = nearest(error.option_name, error.possibilities or ())
         return f"there is no option {error.option_name}: {f'did you mean {meant}?' if meant else remedy}"
-    return f"{error.format_message().rstrip('.')}; {remedy}"
+    return f"{' '.join(error.format_message().split()).rstrip('.')}; {remedy}"
 
 
 def _missing(error: DistrunError) -> str:

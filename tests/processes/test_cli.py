@@ -47,6 +47,17 @@ def test_ranks_get_their_environment_arguments_and_directory(distrun, python, tm
     assert job.stderr.data == b""
 
 
+def test_a_settings_file_and_a_script_are_all_that_a_job_needs(distrun, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "distrun.toml").write_text('[profiles.two]\nnp = 2\nhosts = ["localhost:2"]\nx = ["A=1"]\n')
+    (tmp_path / "train.py").write_text("import os, sys; print(os.environ['A'], *sys.argv[1:])")
+    job = distrun("--profile", "two", "train.py", "--lr", "3", OMP_NUM_THREADS="1")
+    assert job.wait() == 0
+    assert sorted(job.stdout.data.splitlines()) == [b"[0] 1 --lr 3", b"[1] 1 --lr 3"]
+    settings, *_ = job.stderr.text.splitlines()
+    assert settings == ('distrun: settings of distrun.toml, profile two: np = 2, hosts = "localhost:2", x = ["A"]')
+
+
 def test_np_caps_the_slots(distrun):
     job = distrun("-np", "2", "-H", "localhost:4", "echo", "hi")
     assert job.wait() == 0

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from distrun.errors import UsageError
-from distrun.runner.command_lines.own_options import OwnOptions, count_attached, count_own, is_flag
+from distrun.runner.command_lines.launch_options import every_launch_option
+from distrun.runner.command_lines.own_options import OwnOptions, count_attached, count_own, is_flag, own_options_of
 from distrun.runner.command_lines.programs import program
-from distrun.runner.command_lines.table import Becomes, Program, Translation
+from distrun.runner.command_lines.table import Becomes, Holds, Program, Translation
 from distrun.runner.command_lines.translate import Taken, assembled, find, nearest, take
 
 _UNDERSTOOD = ("horovodrun", "mpirun")
@@ -23,6 +24,10 @@ _ELSEWHERE = {
     "--machine-rank": "--node-rank K",
     "--env": "-x NAME=VALUE",
     "--cwd": "--wdir DIR",
+    "--tee": "--output-dir DIR",
+    "-t": "--output-dir DIR",
+    "-m": "python -m MODULE",
+    "--module": "python -m MODULE",
 }
 """Options of accelerate, DeepSpeed and others, and ours for the same purpose."""
 
@@ -59,6 +64,11 @@ def translated(own: OwnOptions, words: Sequence[str], name: str = "distrun") -> 
     return assembled(taken, rest)
 
 
+def elsewhere(option: str) -> str | None:
+    """Return our option for the purpose of an option that accelerate, DeepSpeed and others have."""
+    return _ELSEWHERE.get(option)
+
+
 def _taken(launcher: Program, rest: list[str], is_own: bool, name: str) -> Taken | None:
     """Remove a flag of another launcher from the words `rest`, and return its translation.
 
@@ -92,16 +102,25 @@ def _launcher_of(word: str) -> Program | None:
 
 
 def _unknown(own: OwnOptions, option: str, command: str) -> str:
+    return f"there is no option {option}: {_remedy(own, option, command)}"
+
+
+def _remedy(own: OwnOptions, option: str, command: str) -> str:
     own_spelling = option.replace("_", "-")
     if own_spelling in own:
-        return f"there is no option {option}: did you mean {own_spelling}?"
-    if (elsewhere := _ELSEWHERE.get(own_spelling)) is not None and elsewhere.split()[0] in own:
-        return f"there is no option {option}: did you mean {elsewhere}?"
-    if (row := find(program("torchrun"), option)) is not None:
+        return f"did you mean {own_spelling}?"
+    if own_spelling in own_options_of(every_launch_option()):
+        return f"only launches have it, and {command} does not; see {command} --help"
+    ours = elsewhere(own_spelling)
+    if ours is not None and (ours.split()[0] in own or not ours.startswith("-")):
+        return f"did you mean {ours}?"
+    if (row := find(replace(program("torchrun"), abbreviations=False), option)) is not None:
         match row.effect:
-            case Becomes(words, None) if words.split()[0] in own:
-                return f"there is no option {option}: did you mean {words.replace('{}', row.values[0])}?"
-        return f"there is no option {option}: 'distrun-compat torchrun ...' understands it as torchrun's"
+            case Becomes(words) if words.split()[0] in own:
+                return f"did you mean {words.replace('{}', row.values[0])}?"
+            case Holds(why):
+                return f"leave out this one of torchrun's, as {why}"
+        return "'distrun-compat torchrun ...' understands it as torchrun's"
     names = [*own, *(name for launcher in _UNDERSTOOD for flag in program(launcher).flags for name in flag.names)]
-    near = None if option in names else nearest(option, names)
-    return f"there is no option {option}: {f'did you mean {near}?' if near else f'see {command} --help'}"
+    near = nearest(option, [name for name in names if name.lstrip("-") != option.lstrip("-")])
+    return f"did you mean {near}?" if near else f"see {command} --help"

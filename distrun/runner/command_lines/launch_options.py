@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection
 
 import click
@@ -13,6 +14,8 @@ from distrun.runner.hosts.options import connection_options, node_options, outpu
 from distrun.runner.observation.options import OBSERVATION_OPTIONS
 from distrun.runner.shipping.options import SHIPPING_OPTIONS
 from distrun.runner.system.click_options import Command, giving, option
+
+_SETTINGS_FILES = ("distrun.toml", "pyproject.toml")
 
 
 def _seconds(value: str) -> float:
@@ -28,6 +31,51 @@ def some_seconds(value: str) -> float:
     if not seconds:
         raise click.BadParameter("0 seconds are too few: give more, or leave it out")
     return seconds
+
+
+def settings_files() -> list[str]:
+    """Return the files that may have settings, from the working directory up to the repository's root or the home."""
+    try:
+        folder = os.getcwd()
+    except FileNotFoundError:
+        return []
+    found, home = [], os.path.realpath(os.path.expanduser("~"))
+    while True:
+        found += [path for name in _SETTINGS_FILES if _may_have_settings(path := os.path.join(folder, name))]
+        if folder in (home, os.path.dirname(folder)) or os.path.exists(os.path.join(folder, ".git")):
+            return found
+        folder = os.path.dirname(folder)
+
+
+def _may_have_settings(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return path.endswith("distrun.toml") or b"distrun" in file.read()
+    except (FileNotFoundError, IsADirectoryError):
+        return False
+    except OSError:
+        return True  # whoever reads it says why that is not possible
+
+
+def _print_version(context: click.Context, parameter: click.Parameter, is_wanted: bool) -> None:
+    if is_wanted:
+        from distrun import __version__
+
+        click.echo(f"distrun {__version__}")
+        context.exit()
+
+
+def _read_settings(context: click.Context, parameter: click.Parameter, profile: str | None) -> None:
+    """Have options that are not on the command line come from the settings file, if there is one."""
+    if profile == "none":
+        return
+    if not (files := settings_files()) and profile is None:
+        return
+    from distrun.runner.command_lines.settings_file import read
+
+    context.obj = read(files, profile, [one for one in context.command.params if isinstance(one, click.Option)])
+    if context.obj is not None:
+        context.default_map = context.obj.values
 
 
 launch_options = giving(
@@ -169,6 +217,14 @@ launch_options = giving(
         "built on them, unchanged.",
     ),
     option("--torchrun-env", "Also set TORCHELASTIC_RUN_ID and the other variables that torchrun sets."),
+    option(
+        "--profile NAME",
+        "Take options from this profile of distrun.toml, or of [tool.distrun] in pyproject.toml; none: do not read "
+        "these files. Options of the command line win.",
+        expose_value=False,
+        is_eager=True,
+        callback=_read_settings,
+    ),
     option("--dry-run", "Print the plan and start nothing."),
     option("-q --quiet", "Leave out the launcher's notes; errors and warnings stay."),
     option("-v --verbose", "Print what the launcher does."),
@@ -176,7 +232,7 @@ launch_options = giving(
         "-cb --check-build",
         "Try which frameworks, launchers, controllers and operations work on this machine, and print them.",
     ),
-    option("--version", "Print the version."),
+    option("--version", "Print the version.", expose_value=False, is_eager=True, callback=_print_version),
 )
 
 

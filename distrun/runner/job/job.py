@@ -29,6 +29,7 @@ from distrun.runner.job.observing import Observing
 from distrun.runner.job.options import JobOptions, Outcome
 from distrun.runner.job.reporter import Reporter
 from distrun.runner.job.suspension import Suspension
+from distrun.runner.output.recent import Recent
 from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.planning import endpoints
 from distrun.runner.planning.plan import LaunchPlan
@@ -81,10 +82,11 @@ class Job:
         self._parts = {part.host: part for part in plan.agents if peers is None or part.host == peers.here}
         self._host_of = plan.host_of_each
         files = self._rank_files(Path(options.output_dir)) if options.output_dir else None
-        self._reporter = Reporter(options, stdout, stderr, files, self._rank, self._name, self.post)
+        recent = Recent(plan.size)
+        self._reporter = Reporter(options, stdout, stderr, files, self._rank, self._name, self.post, recent)
         self._stderr = stderr
         self._results: dict[int, bytearray] = {}
-        self._observing = Observing(plan, options, self._rank, self._reporter.say)
+        self._observing = Observing(plan, options, self._rank, self._reporter.say, recent, self._parts)
         self._agents = Agents(self, self._reporter.log, self._observing.add)
         # mpirun stops its ranks itself when it gets SIGTSTP. After SIGSTOP it could not.
         self._suspension = Suspension(self._agents, signal.SIGTSTP if plan.by_mpirun else signal.SIGSTOP)

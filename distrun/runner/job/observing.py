@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from distrun.host.ranks import list_ranks
 from distrun.runner.hosts.agent_client import AgentClient
 from distrun.runner.hosts.local import LocalAgentProcess
 from distrun.runner.job.options import JobOptions
+from distrun.runner.output.recent import Recent
 from distrun.runner.planning.plan import LaunchPlan
 from distrun.runner.protocol.frames import Frame
 
@@ -25,10 +28,27 @@ class Observing:
     """The observation of a job, which begins and ends with its observers."""
 
     def __init__(
-        self, plan: LaunchPlan, options: JobOptions, rank_of: Callable[[int], int], say: Callable[[str], None]
+        self,
+        plan: LaunchPlan,
+        options: JobOptions,
+        rank_of: Callable[[int], int],
+        say: Callable[[str], None],
+        recent: Recent,
+        here: Collection[str],
     ) -> None:
-        """`rank_of` returns the current rank of a process, and `say` prints a line for the user."""
+        """
+        Args:
+            plan, options: the job.
+            rank_of: returns the current rank of a process.
+            say: prints a line for the user.
+            recent: has the output of the ranks.
+            here: the hosts that this launcher looks after.
+        """
         self._plan = plan
+        self._output_dir = options.output_dir
+        self._first_server = options.style.first_server
+        self._recent = recent
+        self._here = here
         self._rank_of = rank_of
         self._say = say
         self._agents: dict[str, AgentClient] = {}
@@ -60,7 +80,7 @@ class Observing:
         """Start the server for viewers, which are other processes of this user on this machine."""
         from distrun.runner.observation.live.server import LiveServer
 
-        self._server = LiveServer(self._about, self._watch, self._unwatch)
+        self._server = LiveServer(self._about, self._watch, self._unwatch, self._recent, self._about_output)
         self._server.start()
 
     # Input from the job -----------------------------------------------------------------------------------------------
@@ -90,7 +110,7 @@ class Observing:
         if observation is not None:
             observation.close(ending())
         if self._server is not None:
-            self._server.close()
+            self._server.close(lambda: ending().status)
 
     # Viewers ------------------------------------------------------------------------------------------------
 
@@ -147,6 +167,24 @@ class Observing:
             "hosts": [*(host for host in planned if host in self._agents), *(self._agents.keys() - planned.keys())],
             "command": shlex.join(self._plan.command),
             "steps_per_second": None if latest is None else latest.steps_per_second,
+        }
+
+    def _about_output(self, rank: int | None) -> dict[str, object]:
+        """Return the facts that `distrun logs` needs, and why the output of `rank` is not here, if it is not."""
+        size = max(self._plan.size, self._recent.ranks if self._plan.is_elastic else 0)
+        host = None if rank is None or self._plan.is_elastic else self._plan.host_of_each.get(rank)
+        refused = None
+        if rank is not None and self._plan.by_mpirun:
+            refused = "mpirun starts its ranks, and prints their output as one: leave out --rank"
+        elif rank is not None and rank >= size:
+            refused = f"it has {list_ranks(range(size))}"
+        elif host is not None and host not in self._here:
+            refused = f"rank {rank} runs on {host}, whose own launcher has its output: ask there"
+        return {
+            "refused": refused,
+            "first_server": self._first_server,
+            "tags": not self._plan.by_mpirun,
+            "output_dir": self._output_dir and os.path.abspath(self._output_dir),
         }
 
 

@@ -11,6 +11,7 @@ from distrun.runner.hosts.agent_client import AgentClient
 from distrun.runner.job.mistakes import SilentMistakes
 from distrun.runner.job.options import JobOptions
 from distrun.runner.output.printer import Printer
+from distrun.runner.output.recent import Recent
 from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.planning.plan import LaunchPlan
 from distrun.runner.protocol.exits import signal_name
@@ -30,9 +31,10 @@ class Reporter:
         rank_of: Callable[[int], int],
         name_of: Callable[[int], str],
         post: Callable[[events.Event], None],
+        recent: Recent,
     ) -> None:
-        """`rank_of` and `name_of` return a process's current rank, and its name, such as `rank 3 on alpha`. The others
-        are for the `Printer`.
+        """`rank_of` and `name_of` return a process's current rank, and its name, such as `rank 3 on alpha`. `recent`
+        gets all output, and the others are for the `Printer`.
         """
         self.stderr_tails = StderrTails()
         self.activities: dict[int, ActivityDescription] = {}
@@ -42,6 +44,7 @@ class Reporter:
         self._rank_of = rank_of
         self._name_of = name_of
         self._printer = Printer(stdout, stderr, options.style, files, post, options.panel)
+        self._recent = recent
         self._pids: dict[int, int] = {}
         self._mistakes = SilentMistakes()
 
@@ -65,8 +68,10 @@ class Reporter:
             self.stderr_tails.record(frame.process, frame.payload)
         else:
             self._mistakes.output(frame.process, frame.payload)
+        rank = self._rank_of(frame.process)
+        self._recent.add(rank, stream, frame.payload)
         is_shown = frame.kind is not FrameKind.TRACEBACK
-        self._printer.output(self._rank_of(frame.process), stream, frame.payload, agent.acknowledge, is_shown)
+        self._printer.output(rank, stream, frame.payload, agent.acknowledge, is_shown)
 
     def note(self, event: events.Event) -> None:
         """Print a line about an event, if it is of interest to the user."""

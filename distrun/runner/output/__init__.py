@@ -2,6 +2,6 @@
 
 `printer` is the one thread that prints. `lines` cuts the bytes of each rank into lines and places tags and line ends.
 `sinks` are the destinations: a descriptor, a text stream of Python, a file per rank. `panel` keeps lines at the bottom
-of the terminal, and `hidden` selects output that is not shown. Events notify the job when everything is printed, and
-when the reader of the output is gone.
+of the terminal, `hidden` selects output that is not shown, and `recent` keeps the last of it for `distrun logs`. Events
+notify the job when everything is printed, and when the reader of the output is gone.
 """

@@ -40,7 +40,7 @@ def check_command(agent: AgentPlan) -> None:
     if os.sep in command and Path(path).is_dir():
         raise CommandError(command, "is a directory", remedy, NOT_EXECUTABLE)
     if Path(agent.wdir, command).is_file():
-        remedy = f"did you mean 'python {command}'?" if command.endswith(".py") else f"try 'chmod +x {command}'"
+        remedy = f"try 'chmod +x {command}'"
         if os.sep in command:
             raise CommandError(command, "is not executable", remedy, NOT_EXECUTABLE)
     raise CommandError(command, "not found", remedy, NOT_FOUND)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,16 @@ def program(command: Sequence[str]) -> str | None:
         del words[:1]
         words = words or [""]
     return words[0]
+
+
+def with_interpreter(command: tuple[str, ...], wdir: str | None) -> tuple[str, ...]:
+    """Return a command with a Python in front, if it is a script that cannot be executed by itself: `train.py`."""
+    if not command or not command[0].endswith(".py"):
+        return command
+    path = os.path.join(wdir or "", command[0])
+    if not os.path.isfile(path) or shutil.which(path if os.sep in command[0] else command[0]) is not None:
+        return command
+    return ("python" if shutil.which("python") else sys.executable, *command)
 
 
 def _split_script(command: Sequence[str], path: str | None, wdir: str) -> PythonCommand | None:

@@ -1,1 +1,1 @@
-"""`distrun completion`: `command` prints or installs the script of a shell, which asks `candidates` at each Tab."""
+"""`distrun completion`: `command` prints or installs one of the `scripts` for shells, which ask for `candidates`."""

@@ -11,6 +11,7 @@ COMMANDS = {
     "ps": "distrun.tools.top.commands",
     "top": "distrun.tools.top.commands",
     "stop": "distrun.tools.top.commands",
+    "logs": "distrun.tools.top.logs",
     "sweep": "distrun.tools.sweep.command",
     "predict": "distrun.tools.predict.command",
     "k8s": "distrun.tools.kubernetes.command",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import textwrap
 from collections.abc import Iterable
 
 import click
 
+from distrun import errors
 from distrun.errors import UsageError
 from distrun.runner.command_lines.launch_options import every_launch_option
+from distrun.runner.command_lines.translate import nearest
 from distrun.tools.help.catalogue import COMMANDS, command
 from distrun.tools.help.groups import GROUPS
 from distrun.tools.help.screen import screen
@@ -42,15 +45,20 @@ def _answer(asked: str) -> str:
         found = command(asked)
         settings = found.context_settings
         return found.get_help(click.Context(found, info_name=f"distrun {asked}", **settings)) + "\n"
-    if meant := [option for option in options if _is_named(option, asked)]:
-        return _table(meant)
+    if named := [option for option in options if _is_named(option, asked)]:
+        return _table(named)
     if explained := explaining(asked):
         return "\n".join(
             f"{textwrap.fill(word.text, _WIDTH, break_on_hyphens=False)}\nMore: docs/{word.page}\n"
             for word in explained
         )
+    if isinstance(error := getattr(errors, asked, None), type):
+        return f"{asked}: {inspect.getdoc(error)}\nMore: docs/when-it-fails.md#errors-in-python\n"
     if mentioned := [option for option in options if asked.lower() in (option.help or "").lower()]:
         return _table(mentioned)
+    known = [*GROUPS, *COMMANDS, *(name for option in options for name in option.opts)]
+    if meant := nearest(asked, known, 0.75):
+        raise UsageError(f"nothing is known about {asked!r}: did you mean 'distrun help {meant}'?")
     groups = ", ".join(GROUPS)
     raise UsageError(
         f"nothing is known about {asked!r}: give a command, an option, a word of a message, all, or {groups}"

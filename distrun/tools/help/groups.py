@@ -32,6 +32,7 @@ GROUPS = {
         "-x --wdir --ship --ship-limit --bootstrap --no-bootstrap --python",
         "bare-hosts",
     ),
+    "settings": Group("Options from a file", "--profile", "settings"),
     "output": Group(
         "What is printed",
         "--output-dir --redirect --tag-output --prefix-output-with-timestamp --rank-filter --local-rank-filter --stdin "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from distrun.tools.help.groups import GROUPS
 
 _PAGE = """\
@@ -14,12 +16,13 @@ Usage: distrun [OPTIONS] PROGRAM [ARGUMENTS]...      start PROGRAM once per rank
 
 Commands (distrun COMMAND --help):
   doctor         Find out why a job does not start, or why the network is slow
-  ps, top, stop  List your running jobs; watch one; end one
+  ps, top        List your running jobs; watch one
+  logs, stop     Print what a running job writes; end it
   sweep          Try a script with many values of its parameters
   predict        Estimate how fast a job would be on more hosts
   k8s            Print the manifests of a job for Kubernetes, or run it
   agent          Be one host of a job that a cluster manager starts on each host
-  completion     Complete commands, options and hosts in bash
+  completion     Complete commands, options and hosts in bash, zsh, fish
   help           Explain options, or a word of an error message
 
 Most used options:
@@ -35,6 +38,7 @@ Most used options:
   --elastic           Go on when ranks or hosts fail
   --output-dir DIR    Also write what each rank prints to files
   --timeout S         End the job after S seconds
+  --profile NAME      Options from distrun.toml; distrun help settings
   --dry-run           Print the plan and start nothing
   -q, -v              Say less, or more
   --version, -h
@@ -47,4 +51,4 @@ Flags of horovodrun, mpirun and torchrun: distrun-compat --help
 
 def screen() -> str:
     """Return the page."""
-    return _PAGE.format(groups=f"  {' '.join(GROUPS)}")
+    return _PAGE.format(groups=textwrap.fill(" ".join(GROUPS), 80, initial_indent="  ", subsequent_indent="  "))

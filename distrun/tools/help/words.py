@@ -126,6 +126,44 @@ WORDS = (
         "elastic.md",
     ),
     Word(
+        ("limit", "ulimit", "open files", "shared memory", "address space"),
+        "A limit of the system is too low. ulimit -n counts open files and connections, of which a rank has some for "
+        "every other; ulimit -v address space, of which each rank maps much for every rank of its host and uses "
+        "little. Raise them on each host, in /etc/security/limits.conf for logins.",
+        "when-it-fails.md",
+    ),
+    Word(
+        ("did not come", "was not reached", "were not found", "cannot reach", "cannot listen", "rendezvous"),
+        "Ranks meet at an address of rank 0's host, and launchers on every node at --rdzv-endpoint. Either some have "
+        "not started, which is to be seen in their own output, or the network is in the way: distrun doctor -H a,b "
+        "tries each direction, --network chooses another interface.",
+        "several-hosts.md#when-it-does-not-start",
+    ),
+    Word(
+        ("munge", "srun"),
+        "Inside an allocation of Slurm, distrun starts agents by srun. Ranks that srun starts itself agree on a key "
+        "through munge; without it, set DISTRUN_KEY to the same secret on all.",
+        "several-hosts.md#in-a-slurm-allocation",
+    ),
+    Word(
+        ("process set", "process_set"),
+        "A process set is some of the ranks. All ranks add it, in the same order, and only its own ranks submit "
+        "operations to it.",
+        "collectives.md#process-sets",
+    ),
+    Word(
+        ("checkpoint",),
+        "A checkpoint that is damaged or unfinished is skipped, and the one before is restored. An error while one is "
+        "written is raised by the next call.",
+        "checkpoints.md#what-it-promises",
+    ),
+    Word(
+        ("distrun.toml", "pyproject", "settings file", "no toml"),
+        "distrun.toml, or [tool.distrun] in pyproject.toml, gives options to launches: keys are their names without "
+        "dashes, below [profiles.NAME] for --profile NAME. The command line wins; --profile none reads no file.",
+        "settings.md#a-settings-file",
+    ),
+    Word(
         ("slow", "waiting for", "straggler"),
         "--live shows which rank the others wait for and what it does, --report FILE.html the whole job, and distrun "
         "top a job that runs already.",

@@ -1,1 +1,3 @@
-"""`distrun ps`, `top` and `stop`: `commands` finds this user's running jobs, shows them and ends them."""
+"""`distrun ps`, `top`, `stop` and `logs`: `commands` finds this user's running jobs, shows them and ends them, and
+`logs` prints their output.
+"""

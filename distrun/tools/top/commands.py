@@ -24,12 +24,12 @@ from distrun.runner.observation.live.server import prefix
 from distrun.runner.observation.live.snapshot import Snapshot
 from distrun.runner.output.panel import Panel
 
-_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 _TIMEOUT = 5.0  # seconds for a launcher to answer
 _MEASURING = 2.0  # seconds in which speeds become known
 
 
-@click.command(context_settings=_SETTINGS)
+@click.command(context_settings=SETTINGS)
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects, empty without any job.")
 def ps(as_json: bool) -> int:
     """List your jobs whose launchers run on this machine."""
@@ -58,7 +58,7 @@ def _row(job: Job) -> tuple[str, ...]:
     return job.job[:8], str(job.pid), str(job.ranks), hosts, age, steps, job.command
 
 
-@click.command(context_settings=_SETTINGS)
+@click.command(context_settings=SETTINGS)
 @click.argument("job", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one object, of what is known after two seconds, and end.")
 def top(job: str | None, as_json: bool) -> int:
@@ -72,13 +72,13 @@ def top(job: str | None, as_json: bool) -> int:
             "distrun top needs a terminal: without one, start the job with --live, which writes lines, or give --json"
         )
     found = the_job(job)
-    with _connected(found) as connection:
+    with connected(found) as connection:
         connection.settimeout(None)
         connection.sendall(b'{"ask": "top"}\n')
         return _print_once(connection, found) if as_json else _look_on(connection, found)
 
 
-@click.command(context_settings=_SETTINGS)
+@click.command(context_settings=SETTINGS)
 @click.argument("job")
 def stop(job: str) -> int:
     """End a job as SIGTERM to its launcher does: its ranks get SIGTERM and, after --grace seconds, SIGKILL.
@@ -87,7 +87,7 @@ def stop(job: str) -> int:
     can be ended. The command does not wait for the end.
     """
     found = the_job(job)
-    with _connected(found) as connection:
+    with connected(found) as connection:
         pid, _ = abstract_sockets.peer_process(connection)  # as it is called here, where it may have another number
         connection.sendall(b'{"ask": "about"}\n')
         is_there = bool(connection.makefile("rb").readline())
@@ -100,7 +100,7 @@ def stop(job: str) -> int:
     return 0
 
 
-def _connected(job: Job) -> socket.socket:
+def connected(job: Job) -> socket.socket:
     """Return a connection to the launcher of a job. Raises UsageError: it does not answer."""
     try:
         return connect(job.address)

@@ -1,7 +1,9 @@
 """The launcher's server for other processes of the same user and machine: an abstract socket, which needs no file.
 
 A client sends lines of JSON. `{"ask": "about"}` is answered by one line, `{"ask": "top"}` by a stream of snapshots.
-After that, `{"stack": 3}` and `{"log": 3}` are answered in the `texts` of a later snapshot.
+After that, `{"stack": 3}` and `{"log": 3}` are answered in the `texts` of a later snapshot. `{"ask": "logs", "rank": 3,
+"follow": true}` is answered by a line of facts, and then lines about output: `{"rank": 3, "stream": "stdout", "text":
+...}`, `{"lost": 4096}` where bytes are missing, and `{"status": 0}` at the end of the job.
 """
 
 from __future__ import annotations
@@ -23,10 +25,13 @@ from distrun.host.descriptors import accept
 if TYPE_CHECKING:
     from distrun.runner.observation.live.hub import Hub, Viewer
     from distrun.runner.observation.live.snapshot import Snapshot
+    from distrun.runner.output.recent import Key, Recent
 
 _TIMEOUT = 5.0  # seconds for a client to send its first request
 _MOST_ASKED = 4096  # bytes of a line from a client
 _MOST_CLIENTS = 32  # each is a thread and a descriptor
+_LOOK_EVERY = 1.0  # seconds between two looks whether one who follows the output is still there
+_LAST = 2.0  # seconds that those who follow the output may delay the end of the job
 
 
 def prefix() -> bytes:
@@ -45,14 +50,20 @@ class LiveServer:
         about: Callable[[], Mapping[str, Any]],
         watch: Callable[[Viewer], Hub | None],
         unwatch: Callable[[Viewer], None],
+        recent: Recent,
+        about_output: Callable[[int | None], Mapping[str, Any]],
     ) -> None:
         """
         Args:
             about: returns the facts about the job.
             watch: shows a viewer the job. Returns its hub, or None if the job is over.
             unwatch: disconnects the viewer.
+            recent: has the output of the ranks.
+            about_output: returns the facts about the output of a rank. None = of all.
         """
         self._about, self._watch, self._unwatch = about, watch, unwatch
+        self._recent, self._about_output = recent, about_output
+        self._followers: set[threading.Thread] = set()
         self._since = time.time()
         self._places = threading.Semaphore(_MOST_CLIENTS)
         self._socket: socket.socket | None = None
@@ -66,12 +77,17 @@ class LiveServer:
             return
         threading.Thread(target=self._listen, args=(self._socket,), name="distrun onlookers", daemon=True).start()
 
-    def close(self) -> None:
-        """Stop listening."""
+    def close(self, status: Callable[[], int]) -> None:
+        """Stop listening. Those who follow the output get the rest of it, and the exit status of the job."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # closing does not wake a thread in accept(2)
             self._socket.close()
+        if followers := list(self._followers):
+            self._recent.close(status())
+            give_up = time.monotonic() + _LAST
+            for follower in followers:
+                follower.join(max(0.0, give_up - time.monotonic()))
 
     def _listen(self, listener: socket.socket) -> None:
         while (connection := accept(listener)) is not None:
@@ -90,13 +106,39 @@ class LiveServer:
     def _answer(self, connection: socket.socket) -> None:
         connection.settimeout(_TIMEOUT)
         requests = connection.makefile("rb")
-        asked = json.loads(requests.readline(_MOST_ASKED) or b"{}").get("ask")
+        wish = json.loads(requests.readline(_MOST_ASKED) or b"{}")
+        asked = wish.get("ask")
         if asked == "about":
-            about = {**self._about(), "pid": os.getpid(), "since": self._since}
-            connection.sendall(json.dumps(about).encode() + b"\n")
+            _send_line(connection, {**self._about(), "pid": os.getpid(), "since": self._since})
         elif asked == "top":
             connection.settimeout(None)
             self._show(connection, requests)
+        elif asked == "logs":
+            connection.settimeout(None)
+            self._followers.add(threading.current_thread())
+            try:
+                self._tell_output(connection, wish["rank"], wish["follow"])
+            finally:
+                self._followers.discard(threading.current_thread())
+
+    def _tell_output(self, connection: socket.socket, rank: int | None, follows: bool) -> None:
+        about = self._about_output(rank)
+        _send_line(connection, about)
+        seen: dict[Key, int] = {}
+        count, status = 0, None
+        while not about["refused"]:
+            if follows:
+                count, status = self._recent.wait(count, _LOOK_EVERY)
+            pieces, lost = self._recent.read(rank, seen)
+            if lost:
+                _send_line(connection, {"lost": lost})
+            for piece in pieces:
+                text = piece.data.decode(errors="surrogateescape")
+                _send_line(connection, {"rank": piece.rank, "stream": piece.stream, "text": text})
+            if status is not None:
+                _send_line(connection, {"status": status})
+            if not follows or status is not None or _has_left(connection):
+                break
 
     def _show(self, connection: socket.socket, requests: Any) -> None:
         viewer = _RemoteViewer(connection)
@@ -112,6 +154,17 @@ class LiveServer:
                     hub.stack(int(wish["stack"]), viewer.tell)
         finally:
             self._unwatch(viewer)
+
+
+def _send_line(connection: socket.socket, values: Mapping[str, Any]) -> None:
+    connection.sendall(json.dumps(values).encode() + b"\n")
+
+
+def _has_left(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
 
 
 class _RemoteViewer:

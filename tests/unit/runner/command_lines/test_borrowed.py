@@ -52,18 +52,24 @@ def test_the_doctor_has_fewer_options():
     assert translated(own, ["-hosts", "a", "-wd", "d"], "distrun doctor").arguments == ["--hosts", "a", "--wdir", "d"]
     with pytest.raises(UsageError, match="there is no option -ppn: see distrun doctor --help"):
         translated(own, ["-ppn", "2"], "distrun doctor")
+    with pytest.raises(UsageError, match="no option --bind-to: only launches have it, and distrun doctor does not"):
+        translated(own, ["--bind-to", "core"], "distrun doctor")
 
 
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("--standalone cmd", "'distrun-compat torchrun ...' understands it as torchrun's"),
+        ("--standalone cmd", "leave out this one of torchrun's, as a job on one host needs no rendezvous"),
+        ("--rdzv_backend c10d cmd", "'distrun-compat torchrun ...' understands it as torchrun's"),
+        ("--max-restart 3 cmd", "there is no option --max-restart: did you mean --max-restarts?"),
+        ("--redirects 3 cmd", "there is no option --redirects: did you mean --redirect STREAMS?"),
+        ("-m train", "there is no option -m: did you mean python -m MODULE?"),
         ("--nproc_per_node 2 cmd", "there is no option --nproc_per_node: did you mean --nproc-per-node?"),
         ("--log-dir x cmd", "there is no option --log-dir: did you mean --output-dir DIR?"),
         ("--log_dir=x cmd", "there is no option --log_dir: did you mean --output-dir DIR?"),
         ("--gpus 0,1 cmd", "there is no option --gpus: did you mean -H 'localhost:[0,1]'?"),
         ("--num_processes 2 cmd", "there is no option --num_processes: did you mean -np N?"),
-        ("--master_addr a cmd", "'distrun-compat torchrun ...' understands it as torchrun's"),
+        ("--master_addr a cmd", "there is no option --master_addr: did you mean --rdzv-endpoint HOST:29500?"),
         ("-port 22 cmd", "there is no option -port: see distrun --help"),
         ("-identity key cmd", "there is no option -identity: see distrun --help"),
         ("--autotun cmd", "there is no option --autotun: did you mean --autotune?"),

@@ -232,10 +232,10 @@ def test_what_is_no_program_has_the_status_of_a_shell(refused, tmp_path):
     status, sentence = refused("-np", "2", str(tmp_path))
     assert status == 126
     assert f"command '{tmp_path}' is a directory" in sentence
-    (tmp_path / "train.py").touch()
-    status, sentence = refused("--wdir", str(tmp_path), "./train.py")
+    (tmp_path / "train.sh").touch()
+    status, sentence = refused("--wdir", str(tmp_path), "./train.sh")
     assert status == 126
-    assert "did you mean 'python ./train.py'?" in sentence
+    assert "try 'chmod +x ./train.sh'" in sentence
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from distrun.errors import UsageError
-from distrun.runner.planning.python_command import split, zero_line
+from distrun.runner.planning.python_command import split, with_interpreter, zero_line
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,14 @@ def test_a_plain_script_is_run_by_the_zero_line_mode(line, expected, tmp_path):
 def test_the_zero_line_mode_takes_no_other_commands(line, tmp_path):
     with pytest.raises(UsageError, match=f"--auto cannot run '{line}'"):
         zero_line(line.split(), "global", os.defpath, str(tmp_path))
+
+
+def test_a_python_is_put_in_front_of_a_script_that_cannot_be_executed(tmp_path):
+    (tmp_path / "train.py").touch()
+    (tmp_path / "tool.py").touch(0o755)
+    for command in (("train.py", "-x"), ("./train.py",)):
+        python, *rest = with_interpreter(command, str(tmp_path))
+        assert os.path.basename(python).startswith("python")
+        assert rest == [*command]
+    for command in (("./tool.py",), ("missing.py",), ("sh", "train.py"), ()):
+        assert with_interpreter(command, str(tmp_path)) == command

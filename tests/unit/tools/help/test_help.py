@@ -78,6 +78,9 @@ def test_a_group_shows_its_options_with_what_they_mean(answer):
         ("rank 1 on a exited with code 1", "0: every rank ended with 0."),
         ("submitted by rank 0, not by rank 1", "names the ranks that are missing"),
         ("prometheus", "--metrics"),
+        ("no connection can be accepted: raise the limit of open files", "ulimit -n counts open files"),
+        ("rank 3 did not come within 60 s", "some have not started"),
+        ("BootstrapError", "The ranks of a job could not find or trust one another."),
         ("sweep", "Usage: distrun sweep"),
     ],
 )
@@ -91,6 +94,15 @@ def test_an_unknown_word_costs_one_sentence(answer):
     status, shown, said = answer("help", "qqqq")
     assert (status, shown, said.count("\n")) == (2, "", 1)
     assert said.startswith("distrun: error: nothing is known about 'qqqq': give a command, an option,")
+    _, _, said = answer("help", "elastc")
+    assert said == "distrun: error: nothing is known about 'elastc': did you mean 'distrun help elastic'?\n"
+
+
+def test_what_a_command_lacks_costs_one_sentence(answer):
+    status, shown, said = answer("completion")
+    assert (status, shown) == (2, "")
+    assert said.endswith("Choose from: bash, zsh, fish; see distrun completion --help\n")
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(
