@@ -20,6 +20,11 @@ from distrun.runner.protocol.frames import CHUNK, WINDOW, Frame, FrameDecoder, F
 from distrun.runner.protocol.handshake import HostInfo
 from distrun.runner.protocol.keepalive import PER_TIMEOUT
 
+_OBSERVATIONS = (
+    *(FrameKind.ACTIVITY, FrameKind.EVENTS, FrameKind.SAMPLE, FrameKind.GRADIENTS),
+    *(FrameKind.CLOCK, FrameKind.STACK),
+)
+
 
 class UnresponsiveError(LaunchError):
     """An agent counts as gone because it sent nothing. `status` is the exit status of a job that ends for it."""
@@ -239,7 +244,7 @@ class AgentClient:
                 self._observer.result(frame)
             case FrameKind.CONTROL:
                 self._observer.control(self, frame)
-            case FrameKind.ACTIVITY | FrameKind.EVENTS | FrameKind.SAMPLE | FrameKind.CLOCK | FrameKind.STACK:
+            case kind if kind in _OBSERVATIONS:
                 self._observer.observed(self, frame)
             case FrameKind.KEEPALIVE:
                 pass

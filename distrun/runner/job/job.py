@@ -136,10 +136,13 @@ class Job:
 
     def observed(self, agent: AgentClient, frame: Frame) -> None:
         """Take an agent's observation of its ranks (an agent's thread)."""
-        if frame.kind is not FrameKind.ACTIVITY:
-            self._observing.hear(agent, frame)
-            return
-        self._reporter.activities[self._rank(frame.process)] = ActivityDescription.from_json(frame.payload)
+        match frame.kind:
+            case FrameKind.ACTIVITY:
+                self._reporter.activities[self._rank(frame.process)] = ActivityDescription.from_json(frame.payload)
+            case FrameKind.GRADIENTS:
+                self._reporter.tell_same_samples(self._plan, frame.process, frame.as_int())
+            case _:
+                self._observing.hear(agent, frame)
 
     def reports_lost_peer(self, rank: int) -> bool:
         """Whether the stderr of a rank that is gone reports a lost peer (an agent's thread)."""

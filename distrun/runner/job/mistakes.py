@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 
 from distrun.runner.planning import python_command
 from distrun.runner.planning.plan import LaunchPlan
@@ -22,6 +23,8 @@ class SilentMistakes:
 
     def __init__(self) -> None:
         self._outputs: dict[int, bytes] = {}
+        self._gradients: dict[int, int] = {}
+        self._lock = threading.Lock()
         self._alone = self._plain = 0
 
     def output(self, rank: int, data: bytes) -> None:
@@ -29,6 +32,19 @@ class SilentMistakes:
         known = self._outputs.get(rank, b"")
         if len(known) < _KEPT:
             self._outputs[rank] = known + data[:_KEPT]
+
+    def first_gradients(self, plan: LaunchPlan, rank: int, digest: int) -> str | None:
+        """Note the digest of a rank's first gradients. Return what the user should be told if all ranks have the same
+        one, or None (an agent's thread).
+        """
+        with self._lock:
+            self._gradients[rank] = digest
+            if plan.is_elastic or len(self._gradients) < plan.size or len(set(self._gradients.values())) > 1:
+                return None
+        return (
+            "all ranks had the same gradients in the first two steps, so they train on the same samples: give each its "
+            "share, by a DistributedSampler, distrun.data.shard or random numbers that depend on rank()"
+        )
 
     def exited(self, end: RankExit) -> None:
         """Note the end of a rank."""

@@ -113,6 +113,13 @@ class Reporter:
             report = format_report(failure, self._name_of(process), self._pids, words, log)
         return "\n".join([report, *format_activities(self.activities)])
 
+    def tell_same_samples(self, plan: LaunchPlan, rank: int, digest: int) -> None:
+        """Note the digest of a rank's first gradients, and print that all ranks have the same one (an agent's
+        thread).
+        """
+        if (sentence := self._mistakes.first_gradients(plan, rank, digest)) and self._options.notes:
+            self.say(sentence)
+
     def tell_mistakes(self, plan: LaunchPlan) -> None:
         """Print what shows that ranks that have ended well have not worked together."""
         if self._options.notes and (sentence := self._mistakes.sentence(plan)):
