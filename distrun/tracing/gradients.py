@@ -47,4 +47,4 @@ def note(name: str, arrays: Sequence[Any]) -> None:
 def _is_finite(sample: Any) -> bool:
     if sample.dtype == "uint16":  # how bfloat16 is stored
         return not (sample & _BFLOAT16_EXPONENT == _BFLOAT16_EXPONENT).any()
-    return abs(sample).max() < float("inf")  # not if any is NaN
+    return bool(abs(sample).max() < float("inf"))  # not if any is NaN

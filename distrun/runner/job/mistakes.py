@@ -25,7 +25,7 @@ class SilentMistakes:
         self._outputs: dict[int, bytes] = {}
         self._gradients: dict[int, int] = {}
         self._lock = threading.Lock()
-        self._alone = self._plain = 0
+        self._alone = self._plain = self._left = 0
 
     def output(self, rank: int, data: bytes) -> None:
         """Note what a rank wrote to stdout (an agent's thread)."""
@@ -51,9 +51,20 @@ class SilentMistakes:
         self._alone += end.worked_alone
         self._plain += end.has_departed
 
+    def left_behind(self, processes: int) -> None:
+        """Note the number of processes that ranks of a host have left running, and that were ended."""
+        self._left += processes
+
     def sentence(self, plan: LaunchPlan) -> str | None:
         """Return what the user should be told at the end of a job that has not failed, or None."""
-        if plan.size < 2 or plan.servers or plan.is_elastic:
+        if plan.servers or plan.is_elastic:
+            return None
+        if self._plain == plan.size and self._left:
+            return (
+                f"the ranks exited with code 0 while processes of theirs were running ({self._left}), which ended with "
+                "the job: a script must not go on in the background (as a daemon, by nohup or &)"
+            )
+        if plan.size < 2:
             return None
         if self._alone == plan.size:
             return (

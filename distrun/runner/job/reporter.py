@@ -85,6 +85,7 @@ class Reporter:
                 if unkillable:
                     self.say(f"processes on {host} that do not end, not even by SIGKILL: {unkillable}")
                 if ended:
+                    self._mistakes.left_behind(ended)
                     self.log(f"the agent on {host} ended what ranks had left behind, processes: {ended}")
             case events.SignalReceived(signum, ""):
                 self.log(f"received signal {signum}")
