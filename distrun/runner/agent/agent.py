@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from distrun.runner.shipping.arrived import Arrived
 
 _ORPHAN_GRACE = 2.0  # seconds between SIGTERM and SIGKILL when the launcher has vanished
-_PATIENCE = 0.5  # seconds in which helpers of ranks that have ended may end, so that they do not count as left behind
+_DELAY = 0.5  # seconds in which helpers of ranks that have ended may end, so that they do not count as left behind
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL)
 _WORKER = str(Path(__file__).with_name("function_worker.py"))
 
@@ -272,7 +272,7 @@ class Agent:
         """Begin to end all descendants. A second call with a grace of 0 skips the rest of the grace."""
         if self._ending is None:
             may_have_daemons = grace > 0 and self._departed == len(self._ranks) > 0
-            self._ending = Termination(grace, time.monotonic(), _PATIENCE if may_have_daemons else 0.0)
+            self._ending = Termination(grace, time.monotonic(), _DELAY if may_have_daemons else 0.0)
         elif grace <= 0:
             self._ending.skip_grace(time.monotonic())
 

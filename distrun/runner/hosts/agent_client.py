@@ -197,7 +197,8 @@ class AgentClient:
         """Join the threads and close the streams of an agent that is dead."""
         self._outbox.put(None)
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:  # `start` may have failed
+                thread.join()
         self.process.close()
 
     def _write(self) -> None:

@@ -18,6 +18,7 @@ from distrun.runner.decisions import actions, events, signals
 from distrun.runner.decisions.failure import Failure
 from distrun.runner.decisions.failure_report import (
     gpu_number_remedy,
+    limit_remedy,
     missing_horovod_remedy,
     missing_module_remedy,
 )
@@ -391,6 +392,8 @@ class Job:
             return report
         tails, host = self._reporter.stderr_tails, self._name(failure.rank).rpartition(" on ")[2]
         remedies = gpu_number_remedy(tails, failure.rank) + missing_horovod_remedy(tails, failure.rank)
-        if self._is_remote(host):
+        if not self._is_remote(host):
+            remedies += limit_remedy(tails, failure)
+        else:
             remedies += missing_module_remedy(tails, failure.rank, host)
         return "\n".join([report, *remedies])

@@ -18,8 +18,8 @@ def test_sigterm_comes_once_and_sigkill_again_and_again_after_the_grace():
     assert Termination(0.0, now=100.0).due_signal(100.0) == SIGKILL
 
 
-def test_patience_comes_before_sigterm():
-    ending = Termination(2.0, now=100.0, patience=0.5)
+def test_a_delay_comes_before_sigterm():
+    ending = Termination(2.0, now=100.0, delay=0.5)
     assert ending.due_signal(100.0) is None
     assert ending.due_signal(100.5) == SIGTERM
     assert ending.seconds_left(100.5) == 2.0
