@@ -12,6 +12,7 @@ with ended_by_sigint():
     import click
 
     from distrun.errors import DistrunError, UsageError
+    from distrun.host.limits import reached_by
     from distrun.runner.command_lines.launch_options import launch_options
     from distrun.runner.command_lines.own_options import are_all_own, misplaced, own_options, with_defaults, with_value
     from distrun.runner.protocol.exits import NOT_FOUND
@@ -91,6 +92,10 @@ def _status(arguments: list[str] | None) -> int:
     except DistrunError as error:
         status = getattr(error, "status", 2 if isinstance(error, UsageError) else 1)
         return complain(_missing(error) if status == NOT_FOUND else str(error), status)
+    except (OSError, RuntimeError) as error:  # "can't start new thread" is a RuntimeError
+        if (limit := reached_by(1, str(error))) is None:
+            raise
+        return complain(f"{error}; {limit}", 1)
     return int(status or 0)
 
 
@@ -112,7 +117,7 @@ def _missing(error: DistrunError) -> str:
 
     command = getattr(error, "command", "")
     meant = suggestion(command)
-    return f"command {command!r} not found: did you mean '{meant}'?" if meant else str(error)
+    return f"command {command!r} not found: did you mean '{meant}'?" if meant not in (None, command) else str(error)
 
 
 def complain(sentence: str, status: int) -> int:

@@ -18,6 +18,7 @@ from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request, Shape
 from distrun.runtime.world import world
 from distrun.tensor_fusion.low_rank import rank_of
+from distrun.tracing import gradients
 
 Flat = NDArray[Any]
 """A flat, contiguous array of the storage dtype of its element type (uint16 for bfloat16)."""
@@ -37,6 +38,7 @@ class Prepared:
 
     def __init__(self, call: Call, dtypes: tuple[str, ...], shapes: tuple[Shape, ...]) -> None:
         self._site = call.site
+        self._is_gradient = call.is_gradient
         self._process_set = call.process_set
         reduced = call
         self._matrices: LowRankMatrices | None = None
@@ -140,6 +142,8 @@ class Prepared:
         self, request: Request, places: Sequence[int], inputs: Sequence[Flat], outputs: Sequence[Flat]
     ) -> Handle:
         handle = self._handle(request, [inputs[place] for place in places], outputs)
+        if self._is_gradient and gradients.are_open:
+            gradients.note(request.name or "", handle.inputs)
         if self._residuals is not None:
             handle.feedback = self._residuals.feedback(request, places)
         return handle

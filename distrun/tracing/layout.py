@@ -22,6 +22,8 @@ NAMES_END = 64
 """The header's offset of the number of bytes of names, a 32-bit number."""
 WORLD = 72
 """The header's offset of the number of the rank's world, a 32-bit number. 0: none yet."""
+GRADIENTS = 80
+"""The header's offset of the digest of the first gradients (`tracing.gradients`), a 64-bit number. 0: there is none."""
 ANSWERED, ANSWER_LENGTH = 128, 132
 """The header's offsets of the count of answers with the rank's stacks, and of the bytes of the last answer."""
 HEADER = 4096

@@ -69,6 +69,11 @@ class RingReader:
         names = bytes(self.memory[HEADER : HEADER + self.names_end])
         return any(word in names for word in _EXCHANGES)
 
+    @property
+    def gradients(self) -> int:
+        """The digest of the rank's first gradients, or 0 if there is none. See `tracing.gradients`."""
+        return int.from_bytes(self.memory[layout.GRADIENTS : layout.GRADIENTS + 8], "little")
+
     def newest(self) -> int:
         """Return the place of the newest event, or 0 if there is none."""
         if self.is_empty:

@@ -151,6 +151,10 @@ class Ring:
         kind = layout.GENERATION << NAME_BITS
         _pack(self._memory, _at(place), _now(), 0, 0, 0, kind, number, 0, 0, place)
 
+    def tell_gradients(self, digest: int) -> None:
+        """Write the digest of this rank's first gradients. See `tracing.gradients`."""
+        self._memory[layout.GRADIENTS : layout.GRADIENTS + 8] = digest.to_bytes(8, "little")
+
     # Names ------------------------------------------------------------------------------------------------------------
 
     def _name(self, name: str) -> int:

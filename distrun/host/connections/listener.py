@@ -13,6 +13,7 @@ from typing import Any
 
 from distrun.errors import BootstrapError
 from distrun.host.connections.authentication import AuthenticationError, NonblockingHandshake
+from distrun.host.connections.descriptors import OUT_OF_RESOURCES
 from distrun.host.connections.handshake import (
     HANDSHAKE_TIMEOUT,
     MAX_GREETING,
@@ -23,7 +24,6 @@ from distrun.host.connections.handshake import (
     server_handshake,
 )
 from distrun.host.connections.tcp_options import set_tcp_options
-from distrun.host.descriptors import OUT_OF_RESOURCES
 from distrun.host.endpoints import at_free_port
 
 MAX_HANDSHAKES = 1024

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from distrun.runner.shipping.arrived import Arrived
 
 _ORPHAN_GRACE = 2.0  # seconds between SIGTERM and SIGKILL when the launcher has vanished
+_DELAY = 0.5  # seconds in which helpers of ranks that have ended may end, so that they do not count as left behind
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL)
 _WORKER = str(Path(__file__).with_name("function_worker.py"))
 
@@ -62,6 +63,7 @@ class Agent:
         self._servers: Servers | None = None
         self._departures: Departures | None = None
         self._is_outlived = False
+        self._departed = 0
         self._left = False
         self._arrived: Arrived | None = None
         if SHIPPED in os.environ:
@@ -269,7 +271,8 @@ class Agent:
     def _finish(self, grace: float) -> None:
         """Begin to end all descendants. A second call with a grace of 0 skips the rest of the grace."""
         if self._ending is None:
-            self._ending = Termination(grace, time.monotonic())
+            may_have_daemons = grace > 0 and self._departed == len(self._ranks) > 0
+            self._ending = Termination(grace, time.monotonic(), _DELAY if may_have_daemons else 0.0)
         elif grace <= 0:
             self._ending.skip_grace(time.monotonic())
 
@@ -294,6 +297,7 @@ class Agent:
                 told = rank.events
                 alone = not (told.is_empty or told.has_exchanges)
                 rank_exit = replace(rank_exit, has_departed=told.is_empty, worked_alone=alone)
+                self._departed += told.is_empty
             if self._elastic is not None:
                 self._elastic.drain(rank)
                 rank_exit = replace(rank_exit, unasked=not self._elastic.is_ending(rank.number))

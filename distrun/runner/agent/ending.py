@@ -11,16 +11,19 @@ _KILL_TIMEOUT = 5.0  # seconds of such rounds after which a process counts as un
 class Termination:
     """SIGTERM once, SIGKILL repeatedly after the grace, and then giving up. All times come from one monotonic clock."""
 
-    def __init__(self, grace: float, now: float) -> None:
-        """Args: `grace` is the number of seconds between SIGTERM and SIGKILL, where 0 means no SIGTERM, and `now` the
-        time.
+    def __init__(self, grace: float, now: float, delay: float = 0.0) -> None:
+        """
+        Args:
+            grace: the seconds between SIGTERM and SIGKILL. 0 means no SIGTERM.
+            now: the time.
+            delay: the seconds before the first signal.
         """
         self.ended: set[int] = set()
         """The ids of all processes that were sent a signal."""
-        self._next = now
+        self._next = now + delay
         self._signal = signal.SIGTERM if grace > 0 else signal.SIGKILL
-        self._kill_at = now + grace
-        self._give_up_at = now + grace + _KILL_TIMEOUT
+        self._kill_at = self._next + grace
+        self._give_up_at = self._kill_at + _KILL_TIMEOUT
 
     def seconds_left(self, now: float) -> float:
         """Return the seconds until the next signal is due."""

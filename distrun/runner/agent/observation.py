@@ -33,6 +33,7 @@ class Observation:
     def __init__(self, launcher: LauncherConnection, ranks: Callable[[], Iterable[RankProcess]]) -> None:
         self._launcher = launcher
         self._ranks = ranks
+        self._have_gradients: set[int] = set()
         self._interval = 0.0
         self._due = 0.0
         self._usage: Any = None
@@ -65,6 +66,7 @@ class Observation:
 
     def look(self) -> None:
         """Report new events and the usage, if that is due."""
+        self._tell_gradients()
         if self._asked:
             self._tell_stacks()
         if not self._interval or time.monotonic() < self._due:
@@ -99,6 +101,13 @@ class Observation:
                 continue
             del self._asked[number]
             self._launcher.send(Frame(FrameKind.STACK, number, text.encode()))
+
+    def _tell_gradients(self) -> None:
+        """Report the digest of each rank's first gradients, once. What wakes the agent is output or the rank's end."""
+        for rank in self._ranks():
+            if rank.number not in self._have_gradients and rank.events is not None and (told := rank.events.gradients):
+                self._have_gradients.add(rank.number)
+                self._launcher.send(Frame.number(FrameKind.GRADIENTS, told, rank.number))
 
     def tell_events(self, rank: RankProcess) -> None:
         """Report the new events of one rank, which may be gone, if the launcher has asked for reports."""

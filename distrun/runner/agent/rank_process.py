@@ -16,6 +16,7 @@ from pathlib import Path
 
 from distrun.host.departures import Departures
 from distrun.host.forks import die_with_parent
+from distrun.host.limits import hint_for
 from distrun.runner.planning.plan import AgentPlan, RankPlan
 from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
 from distrun.runner.protocol.frames import FrameKind
@@ -230,4 +231,4 @@ def _explain(error: OSError, plan: AgentPlan) -> StartError:
     if error.filename == plan.wdir:
         return StartError(2, f"the working directory {plan.wdir!r} cannot be used: {error.strerror}")
     status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-    return StartError(status, f"{plan.command[0]!r} cannot be run: {error.strerror}")
+    return StartError(status, f"{plan.command[0]!r} cannot be run: {error.strerror}{hint_for(error)}")

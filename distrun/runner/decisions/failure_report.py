@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from distrun.host.limits import reached_by
 from distrun.host.ranks import list_ranks
 from distrun.runner.decisions.failure import Failure
 from distrun.tracing.activity import ActivityDescription
@@ -113,6 +114,15 @@ def gpu_number_remedy(tails: StderrTails, rank: int) -> list[str]:
         "share GPUs (--share-gpus), or CUDA_VISIBLE_DEVICES shows fewer GPUs than this host has ranks; use the GPU "
         "that init() has bound, torch.cuda.current_device() or distrun.device().index, or start fewer ranks per host"
     ]
+
+
+def limit_remedy(tails: StderrTails, failure: Failure) -> list[str]:
+    """Return a line about the limit that a rank of this machine has reached, no line if it has reached none."""
+    if failure.rank is None or failure.exit is None:
+        return []
+    words = b"\n".join(tails.lines(failure.rank)[-1:]).decode(errors="replace")
+    limit = reached_by(failure.exit.returncode, words)
+    return [] if limit is None else [f"distrun: {limit}"]
 
 
 def format_activities(activities: Mapping[int, ActivityDescription]) -> list[str]:

@@ -20,6 +20,11 @@ from distrun.runner.protocol.frames import CHUNK, WINDOW, Frame, FrameDecoder, F
 from distrun.runner.protocol.handshake import HostInfo
 from distrun.runner.protocol.keepalive import PER_TIMEOUT
 
+_OBSERVATIONS = (
+    *(FrameKind.ACTIVITY, FrameKind.EVENTS, FrameKind.SAMPLE, FrameKind.GRADIENTS),
+    *(FrameKind.CLOCK, FrameKind.STACK),
+)
+
 
 class UnresponsiveError(LaunchError):
     """An agent counts as gone because it sent nothing. `status` is the exit status of a job that ends for it."""
@@ -192,7 +197,8 @@ class AgentClient:
         """Join the threads and close the streams of an agent that is dead."""
         self._outbox.put(None)
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:  # `start` may have failed
+                thread.join()
         self.process.close()
 
     def _write(self) -> None:
@@ -239,7 +245,7 @@ class AgentClient:
                 self._observer.result(frame)
             case FrameKind.CONTROL:
                 self._observer.control(self, frame)
-            case FrameKind.ACTIVITY | FrameKind.EVENTS | FrameKind.SAMPLE | FrameKind.CLOCK | FrameKind.STACK:
+            case kind if kind in _OBSERVATIONS:
                 self._observer.observed(self, frame)
             case FrameKind.KEEPALIVE:
                 pass

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from distrun.host.limits import hint_for
 from distrun.runner.protocol.exits import NOT_FOUND
 from distrun.runner.protocol.handshake import HostError, NoPythonError, explain_failed_start, find_first_frame
 
@@ -115,7 +116,7 @@ class LocalProgram(ChildProgram):
             # select.py in the user's directory is not.
             super().__init__([sys.executable, "-m", module], cwd=_PACKAGE_ROOT, env=environ, stderr=stderr)
         except OSError as error:
-            raise HostError(f"Python {sys.executable!r} cannot be started: {error.strerror}") from None
+            raise HostError(f"Python {sys.executable!r} cannot be started: {error.strerror}{hint_for(error)}") from None
 
     @property
     def pid(self) -> int:

@@ -18,6 +18,7 @@ from distrun.runner.decisions import actions, events, signals
 from distrun.runner.decisions.failure import Failure
 from distrun.runner.decisions.failure_report import (
     gpu_number_remedy,
+    limit_remedy,
     missing_horovod_remedy,
     missing_module_remedy,
 )
@@ -138,10 +139,13 @@ class Job:
 
     def observed(self, agent: AgentClient, frame: Frame) -> None:
         """Take an agent's observation of its ranks (an agent's thread)."""
-        if frame.kind is not FrameKind.ACTIVITY:
-            self._observing.hear(agent, frame)
-            return
-        self._reporter.activities[self._rank(frame.process)] = ActivityDescription.from_json(frame.payload)
+        match frame.kind:
+            case FrameKind.ACTIVITY:
+                self._reporter.activities[self._rank(frame.process)] = ActivityDescription.from_json(frame.payload)
+            case FrameKind.GRADIENTS:
+                self._reporter.tell_same_samples(self._plan, frame.process, frame.as_int())
+            case _:
+                self._observing.hear(agent, frame)
 
     def reports_lost_peer(self, rank: int) -> bool:
         """Whether the stderr of a rank that is gone reports a lost peer (an agent's thread)."""
@@ -390,6 +394,8 @@ class Job:
             return report
         tails, host = self._reporter.stderr_tails, self._name(failure.rank).rpartition(" on ")[2]
         remedies = gpu_number_remedy(tails, failure.rank) + missing_horovod_remedy(tails, failure.rank)
-        if self._is_remote(host):
+        if not self._is_remote(host):
+            remedies += limit_remedy(tails, failure)
+        else:
             remedies += missing_module_remedy(tails, failure.rank, host)
         return "\n".join([report, *remedies])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 
 from distrun.runner.planning import python_command
 from distrun.runner.planning.plan import LaunchPlan
@@ -22,7 +23,9 @@ class SilentMistakes:
 
     def __init__(self) -> None:
         self._outputs: dict[int, bytes] = {}
-        self._alone = self._plain = 0
+        self._gradients: dict[int, int] = {}
+        self._lock = threading.Lock()
+        self._alone = self._plain = self._left = 0
 
     def output(self, rank: int, data: bytes) -> None:
         """Note what a rank wrote to stdout (an agent's thread)."""
@@ -30,14 +33,38 @@ class SilentMistakes:
         if len(known) < _KEPT:
             self._outputs[rank] = known + data[:_KEPT]
 
+    def first_gradients(self, plan: LaunchPlan, rank: int, digest: int) -> str | None:
+        """Note the digest of a rank's first gradients. Return what the user should be told if all ranks have the same
+        one, or None (an agent's thread).
+        """
+        with self._lock:
+            self._gradients[rank] = digest
+            if plan.is_elastic or len(self._gradients) < plan.size or len(set(self._gradients.values())) > 1:
+                return None
+        return (
+            "all ranks had the same gradients in the first two steps, so they train on the same samples: give each its "
+            "share, by a DistributedSampler, distrun.data.shard or random numbers that depend on rank()"
+        )
+
     def exited(self, end: RankExit) -> None:
         """Note the end of a rank."""
         self._alone += end.worked_alone
         self._plain += end.has_departed
 
+    def left_behind(self, processes: int) -> None:
+        """Note the number of processes that ranks of a host have left running, and that were ended."""
+        self._left += processes
+
     def sentence(self, plan: LaunchPlan) -> str | None:
         """Return what the user should be told at the end of a job that has not failed, or None."""
-        if plan.size < 2 or plan.servers or plan.is_elastic:
+        if plan.servers or plan.is_elastic:
+            return None
+        if self._plain == plan.size and self._left:
+            return (
+                f"the ranks exited with code 0 while processes of theirs were running ({self._left}), which ended with "
+                "the job: a script must not go on in the background (as a daemon, by nohup or &)"
+            )
+        if plan.size < 2:
             return None
         if self._alone == plan.size:
             return (

@@ -91,6 +91,7 @@ class Reporter:
                 if unkillable:
                     self.say(f"processes on {host} that do not end, not even by SIGKILL: {unkillable}")
                 if ended:
+                    self._mistakes.left_behind(ended)
                     self.log(f"the agent on {host} ended what ranks had left behind, processes: {ended}")
             case events.SignalReceived(signum, ""):
                 self.log(f"received signal {signum}")
@@ -118,6 +119,13 @@ class Reporter:
             words = self.stderr_tails.lines(process)
             report = format_report(failure, self._name_of(process), self._pids, words, log)
         return "\n".join([report, *format_activities(self.activities)])
+
+    def tell_same_samples(self, plan: LaunchPlan, rank: int, digest: int) -> None:
+        """Note the digest of a rank's first gradients, and print that all ranks have the same one (an agent's
+        thread).
+        """
+        if (sentence := self._mistakes.first_gradients(plan, rank, digest)) and self._options.notes:
+            self.say(sentence)
 
     def tell_mistakes(self, plan: LaunchPlan) -> None:
         """Print what shows that ranks that have ended well have not worked together."""

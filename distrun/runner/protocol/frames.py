@@ -82,6 +82,8 @@ class FrameKind(IntEnum):
     """Output like STDERR, the traceback of what is raised again by `distrun.run`: it is kept and not displayed."""
     SAMPLE = 26
     """The usage of the host's CPUs, memory and so on, by its ranks and in all: JSON. See `agent.usage`."""
+    GRADIENTS = 27
+    """The digest of a rank's first gradients, a number. See `tracing.gradients`."""
 
     ACK = 32
     """Bytes of output (or of stdin) have been dealt with. Payload: their number."""

@@ -29,7 +29,7 @@ class LocalSubgroup(LocalRanks):
         layout = self.mine.layout
         start = layout.area(area)
         stage = start + layout.area_words
-        self._open([segment.buffer[start:stage].cast("q") for segment in segments], 0, LINE, stage)
+        self._open([segment.memory(start, stage).cast("q") for segment in segments], 0, LINE, stage)
         self._whole = whole
         self._places = places
         self._needed = [place for place in places if place != whole.own]

@@ -48,8 +48,8 @@ def machine(found: MachineFacts) -> HostCheck:
         remedies.append("enlarge /dev/shm: 'docker run --shm-size=8g', or 'mount -o remount,size=50% /dev/shm'")
     if found.address_space is not None:
         troubles.append(
-            f"the address space of a process is limited to {size(found.address_space)}, and every rank maps the whole "
-            "memory once for each rank of its host"
+            f"the address space of a process is limited to {size(found.address_space)}, and frameworks, CUDA and the "
+            "memory that ranks share may need more"
         )
         remedies.append("lift the limit with 'ulimit -v unlimited', or in /etc/security/limits.conf ('as')")
     if not troubles:

@@ -13,6 +13,7 @@ from distrun.runtime.operations.handle import Handle
 from distrun.runtime.world import world
 from distrun.torch.gradients.bucket import BufferBucket, GradientBuffer, Start, failed_elsewhere
 from distrun.torch.tensors import empty_array, tensor_of
+from distrun.tracing import gradients
 
 AT_ONCE = 4 << 10
 """The number of elements from which a gradient is copied by itself, as soon as it is complete."""
@@ -67,6 +68,8 @@ class DenseBucket(BufferBucket):
         if self._loaded:
             flags = buffer.flags.tolist()
             self._add_losses([index for index, flag in enumerate(flags) if flag == self._present])
+        if gradients.are_open:
+            gradients.note(self._request.name or "", [self._arrays[0][: -len(self.parameters)]])
         self._start(start)
 
     def _start(self, start: Start) -> None:

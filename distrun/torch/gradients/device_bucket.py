@@ -29,6 +29,7 @@ from distrun.torch.gradients.arrivals import Arrivals
 from distrun.torch.gradients.bucket import BufferBucket, GradientBuffer, Start, failed_elsewhere
 from distrun.torch.operations import prepare
 from distrun.torch.tensors import STORAGE, empty
+from distrun.tracing import gradients
 
 ALIGNMENT = 16
 """The alignment of slots, in bytes."""
@@ -166,6 +167,10 @@ class DeviceBucket(BufferBucket):
         self._use_on(stream)
         if self._loaded and not cuda.is_capturing():
             self._add_losses(set(range(len(self.parameters))).difference(self._missing))
+        if gradients.are_open and not cuda.is_capturing():  # in the first steps the host waits for the device here
+            whole, number = self._buffer.whole, len(self.parameters)
+            sample = whole[: -number : 1 + whole.numel() // gradients.SAMPLED].abs().float()
+            gradients.note(self._request.name or "", [sample.cpu().numpy()])
         for parameter in self.parameters:
             parameter.grad = None
         self._submit(start, self._buffers)

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from distrun.host import abstract_sockets
-from distrun.host.descriptors import accept
+from distrun.host.connections.descriptors import accept
 
 if TYPE_CHECKING:
     from distrun.runner.observation.live.hub import Hub, Viewer

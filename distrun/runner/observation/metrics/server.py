@@ -14,7 +14,7 @@ import threading
 from contextlib import suppress
 
 from distrun.errors import UsageError
-from distrun.host.descriptors import OUT_OF_RESOURCES, PAUSE, are_scarce
+from distrun.host.connections.descriptors import OUT_OF_RESOURCES, PAUSE, are_scarce
 from distrun.host.endpoints import LAST_PORT, format_endpoint
 from distrun.host.numerals import whole_number
 

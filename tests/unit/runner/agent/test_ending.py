@@ -18,6 +18,13 @@ def test_sigterm_comes_once_and_sigkill_again_and_again_after_the_grace():
     assert Termination(0.0, now=100.0).due_signal(100.0) == SIGKILL
 
 
+def test_a_delay_comes_before_sigterm():
+    ending = Termination(2.0, now=100.0, delay=0.5)
+    assert ending.due_signal(100.0) is None
+    assert ending.due_signal(100.5) == SIGTERM
+    assert ending.seconds_left(100.5) == 2.0
+
+
 def test_skipping_the_grace_makes_sigkill_due_at_once():
     ending = Termination(1000.0, now=100.0)
     assert ending.due_signal(100.0) == SIGTERM

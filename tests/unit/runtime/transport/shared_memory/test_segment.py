@@ -19,6 +19,7 @@ from distrun.runtime.transport.shared_memory.segment import (
     REASON,
     RING,
     STAGE,
+    WINDOW,
     Heap,
     Layout,
     Segment,
@@ -31,6 +32,7 @@ HEAP = 64 * PAGE
 
 
 def segment(local_size: int = 2, heap: int = HEAP) -> Segment:
+    """Return a segment of a host with so many ranks, whose heap has so many bytes."""
     fd = new_segment_fd(Layout(local_size).heap + heap)
     made = Segment(fd, os.fstat(fd).st_size, local_size)
     os.close(fd)
@@ -84,10 +86,24 @@ def test_two_mappings_show_the_same_memory():
 
 
 def test_what_cannot_be_mapped_is_a_sentence():
-    fd = new_segment_fd(1 << 47)  # as much as the whole address space
-    with pytest.raises(BootstrapError, match=f"cannot map {1 << 47} bytes of shared memory .*ulimit -v unlimited"):
-        Segment(fd, 1 << 47, 1)
-    os.close(fd)
+    ranks = 1 << 28  # their mailboxes alone are as large as the whole address space
+    with pytest.raises(BootstrapError, match=r"cannot map \d+ bytes of shared memory .*ulimit -v unlimited"):
+        segment(ranks)
+    array = 1 << 48
+    with pytest.raises(MemoryError, match=r"cannot map \d+ bytes of shared memory .*ulimit -v unlimited"):
+        Heap(segment(heap=2 * array)).empty(array, BYTE)
+
+
+def test_a_process_maps_what_it_uses_and_an_array_may_be_larger_than_all_before():
+    made = segment(heap=segment_size(2) - Layout(2).heap)
+    heap = Heap(made)
+    assert sum(window.size for window in made._mapped.values()) < 8 << 20
+    small = [heap.empty(WINDOW // 2, BYTE) for _ in range(3)]
+    large = heap.empty(1 << 30, BYTE)
+    assert len({made.offset_of(array) for array in (*small, large)}) == 4
+    assert sum(window.size for window in made._mapped.values()) < WINDOW + 2 * WINDOW + (2 << 30)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert heap.empty(memory, BYTE).size == memory
 
 
 def test_the_reason_of_a_failure_is_kept_as_far_as_it_fits():
@@ -176,7 +192,7 @@ def test_living_arrays_never_overlap_and_all_memory_is_there_in_the_end(steps):
         assert start + max(size, 1) <= following
     for start, size in spans:
         assert made.layout.heap <= start
-        assert start + size <= made.bytes.size
+        assert start + size <= made.size
     array = None
     alive.clear()
     heap.empty(HEAP, BYTE)
