@@ -85,7 +85,8 @@ class HostsJob(Job):
         """`counts`: the ranks of each host. Where the name says so, each host passes on the messages of the next."""
         super().__init__(name, [], sum(counts), marker, warm_jobs)
         self._counts = counts
-        self._own = {"DISTRUN_FAN_OUT": "1"} if name.startswith("tree-") else {}
+        # By direct exchange, hosts are added up in rank order. On a busy machine another algorithm could be chosen.
+        self._own = {"DISTRUN_ALGORITHM": "direct"} | ({"DISTRUN_FAN_OUT": "1"} if name.startswith("tree-") else {})
         self._run_on_hosts = run_on_hosts
         self._contracts = contracts
 
@@ -94,7 +95,7 @@ class HostsJob(Job):
         return self._run_on_hosts(command, self._counts, self._environ(**{MARK: self._marker}, **environ))
 
     def _environ(self, **more: str) -> dict[str, str]:
-        return super()._environ(**self._own, **more)
+        return super()._environ(**{**self._own, **more})
 
     def _commands(self) -> list[Command]:
         return [([], self._environ(**contract.to_environ())) for contract in self._contracts(self._counts)]
