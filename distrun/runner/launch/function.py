@@ -55,7 +55,7 @@ def run(
     tag_output: bool = True,
     start_timeout: float | None = None,
     timeout: float | None = None,
-    grace: float = 5.0,
+    grace: float = 30.0,
     stall_warning: float | None = None,
     stall_timeout: float | None = None,
     openmpi_env: bool = False,
