@@ -106,6 +106,8 @@ def _sentence(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption):
         from distrun.runner.command_lines.translate import nearest
 
+        if error.option_name == "--param" and context is not None and context.command_path == "distrun sweep":
+            remedy = "a parameter is a word of its own, as in lr=log:1e-4..1e-1"
         meant = nearest(error.option_name, error.possibilities or ())
         return f"there is no option {error.option_name}: {f'did you mean {meant}?' if meant else remedy}"
     return f"{' '.join(error.format_message().split()).rstrip('.')}; {remedy}"

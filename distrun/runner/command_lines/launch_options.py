@@ -179,7 +179,7 @@ launch_options = giving(
     option("--stdin none|RANK", "The rank that gets standard input. Default: none.", default="none"),
     option("--start-timeout S", "Seconds the ranks may take to start. Default: 60.", some_seconds),
     option("--timeout S", "End the job after S seconds, with exit status 124. Default: never.", some_seconds),
-    option("--grace S", "Seconds from SIGTERM to SIGKILL. Default: 5.", _seconds, default=5.0),
+    option("--grace S", "Seconds from SIGTERM to SIGKILL. Default: 30.", _seconds, default=30.0),
     option("--stall-warning S", "Report an operation that has waited for S seconds; 0: never. Default: 60.", _seconds),
     option("--stall-timeout S", "Fail an operation that has waited for S seconds; 0: never. Default: 0.", _seconds),
     option(

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 # shutting down its interpreter.
 ROOT_CAUSE_TIMEOUT = 1.0
 KILL_TIMEOUT = 10.0  # seconds after SIGKILL until a rank that the kernel does not end is no longer waited for
+LEFTOVER_GRACE = 5.0  # the most seconds between SIGTERM and SIGKILL for processes that outlive all ranks
 TIMED_OUT = 124  # the exit status of a job that took too long, as with `timeout`
 LEAVE_TIMEOUT = 10.0  # seconds that an agent has to leave, beyond the grace period
 
@@ -278,7 +279,7 @@ class Policy:
         if self.state is State.ENDING:
             # Processes that the ranks left behind get the rest of the grace period.
             return self._finish(0.0 if self._killing else max(0.0, (self.deadline or now) - now), now)
-        return self._finish(self._grace, now)
+        return self._finish(min(self._grace, LEFTOVER_GRACE), now)
 
     def _finish(self, grace: float, now: float) -> list[Action]:
         self.state, self.deadline = State.FINISHING, now + grace + LEAVE_TIMEOUT

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class JobOptions:
     """The options that are not part of the plan, because they concern this process only."""
 
-    grace: float = 5.0
+    grace: float = 30.0
     """Seconds between SIGTERM and SIGKILL."""
     start_timeout: float = 60.0
     style: Style = field(default_factory=Style)

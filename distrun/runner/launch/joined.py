@@ -44,7 +44,7 @@ def launch(
     make_options: Callable[[LaunchPlan, int], JobOptions],
     say: Callable[[str], None],
     *,
-    grace: float = 5.0,
+    grace: float = 30.0,
     elastic: ElasticRequest | None = None,
     stdout: Sink | None = None,
     stderr: Sink | None = None,

@@ -15,7 +15,7 @@ from distrun.runner.planning.variables.job import CommonVariables, common_variab
 from distrun.runner.planning.variables.ranks import MasterEndpoint, RankLocation, RankVariables
 
 
-def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0) -> LaunchPlan:
+def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 30.0) -> LaunchPlan:
     """Return the plan of the whole job.
 
     Raises:

@@ -264,7 +264,8 @@ def _metric(header: Header) -> Metric | None:
 def _size_note(header: Header, space: Template, source: Source, slots: int) -> str:
     at_once = f"{count(slots // header.ranks, 'trial')} of {count(header.ranks, 'rank')} at once"
     if header.kind == "grid":
-        return f"{size_in_words(space.parameters)}; {at_once}"
+        hint = "" if _varies(space) else "; nothing varies: give a parameter, as in lr=log:1e-4..1e-1, or --seeds"
+        return f"{size_in_words(space.parameters)}; {at_once}{hint}"
     if source.total is None:
         return f"trials until the time is over; {at_once}"
     return f"{count(source.total, 'trial')}; {at_once}"

@@ -20,7 +20,7 @@ import weakref
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,6 +154,15 @@ def _map(fd: int, offset: int, size: int) -> NDArray[np.uint8]:
     return np.frombuffer(memoryview(memory), np.uint8)
 
 
+class _Window(NamedTuple):
+    """A part of a segment that is mapped by itself."""
+
+    memory: NDArray[np.uint8]
+    start: int
+    """The offset of its first byte."""
+    stop: int
+
+
 class Segment:
     """A segment, as far as it is mapped into this process: its own or a peer's."""
 
@@ -169,37 +178,36 @@ class Segment:
         self._fd = os.dup(fd)
         weakref.finalize(self, os.close, self._fd).atexit = False
         self._lock = threading.Lock()
-        self._mapped: dict[int, NDArray[np.uint8]] = {}  # by the offset of the window
+        self._mapped: dict[int, _Window] = {}  # by number
         self._heap: list[tuple[int, int, int]] = []  # windows of the heap: first and last address, offset
         try:
-            first = self._window(0)
+            self._last = first = self._window(0)  # the window that was used last
         except MemoryError as error:
             raise BootstrapError(str(error)) from None
-        self._last = first, 0, first.size  # the window that was used last: its memory, first and last offset
-        self.buffer = self.memory(0, first.size)
+        self.buffer = self.memory(0, first.stop)
         """The first window, which ends where the areas begin."""
         self.words = self.buffer[: self.layout.stage].cast("q")
 
-    def _window(self, number: int) -> NDArray[np.uint8]:
-        """Return the memory of a window, and map it if it is not yet.
+    def _window(self, number: int) -> _Window:
+        """Return a window, and map it if it is not yet.
 
         Raises:
             MemoryError: it cannot be mapped.
         """
-        start, stop = self.windows[number : number + 2]
         with self._lock:  # one mapping per window, so that `offset_of` knows all arrays
-            if start not in self._mapped:
+            if number not in self._mapped:
+                start, stop = self.windows[number : number + 2]
                 try:
-                    mapped = _map(self._fd, start, stop - start)
+                    memory = _map(self._fd, start, stop - start)
                 except OSError as error:
                     raise MemoryError(
                         f"cannot map {stop - start} bytes of shared memory ({error.strerror}): {limit_on('v')}"
                     ) from None
-                self._mapped[start] = mapped
+                self._mapped[number] = _Window(memory, start, stop)
                 if start >= self.layout.heap:
-                    address = mapped.__array_interface__["data"][0]
-                    self._heap.append((address, address + mapped.size, start))
-            return self._mapped[start]
+                    address = memory.__array_interface__["data"][0]
+                    self._heap.append((address, address + memory.size, start))
+            return self._mapped[number]
 
     def view(self, offset: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return a flat view of `count` elements of `dtype` at byte `offset`.
@@ -207,14 +215,12 @@ class Segment:
         Raises:
             MemoryError: the memory cannot be mapped.
         """
-        bytes_, start, stop = self._last
+        memory, start, stop = self._last
         if not start <= offset < stop:
             number = bisect.bisect(self.windows, offset) - 1
-            start, stop = self.windows[number : number + 2]
-            bytes_ = self._window(number)
-            self._last = bytes_, start, stop
+            self._last = memory, start, stop = self._mapped.get(number) or self._window(number)
         offset -= start
-        return bytes_[offset : offset + count * dtype.itemsize].view(dtype)
+        return memory[offset : offset + count * dtype.itemsize].view(dtype)
 
     def memory(self, start: int, stop: int) -> memoryview:
         """Return the bytes from offset `start` to `stop`, which lie in one window."""

@@ -52,7 +52,7 @@ class Limits:
 
     ranks: int
     """The number of ranks of each trial."""
-    grace: float = 5.0
+    grace: float = 30.0
     """Seconds between SIGTERM and SIGKILL."""
     start_timeout: float = 60.0
     """Seconds that a sweep waits when too few hosts are left for a trial."""

@@ -142,7 +142,10 @@ def test_bad_input_costs_one_sentence_with_the_value_and_status_2(refused, argum
         (["doctor", "more"], "Got unexpected extra argument (more); see distrun doctor --help"),
         (["doctor", "--gpus", "0"], "there is no option --gpus: did you mean -H 'localhost:[0,1]'?"),
         (["sweep", "--trails", "2"], "there is no option --trails: did you mean --trials?"),
-        (["sweep", "--param", "lr=0.1"], "there is no option --param: see distrun sweep --help"),
+        (
+            ["sweep", "--param", "lr=0.1"],
+            "there is no option --param: a parameter is a word of its own, as in lr=log:1e-4..1e-1",
+        ),
         (["top", "--nonsense"], "there is no option --nonsense: see distrun top --help"),
     ],
 )

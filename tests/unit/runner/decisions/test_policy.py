@@ -30,6 +30,7 @@ from distrun.runner.decisions.events import (
 )
 from distrun.runner.decisions.failure import Failure
 from distrun.runner.decisions.policy import KILL_TIMEOUT, LEAVE_TIMEOUT, ROOT_CAUSE_TIMEOUT, Policy, State
+from distrun.runner.job.options import JobOptions
 from distrun.runner.protocol.exits import RankExit
 
 GRACE = 5.0
@@ -297,6 +298,15 @@ def test_ranks_start_when_every_host_is_ready():
     assert policy.handle(HostReady("a"), 2) == [StartRanks()]
     assert policy.state is State.RUNNING
     assert policy.deadline == 60
+
+
+def test_what_outlives_the_ranks_has_less_time_than_ranks_to_end():
+    policy = Policy({0: "here"}, JobOptions().grace, 60.0, 0.0)
+    policy.handle(RankStarted(0, 100), 0)
+    assert policy.handle(ended(0), 1) == [FinishAgents(5.0)]
+    policy = Policy({0: "here", 1: "here"}, JobOptions().grace, 60.0, 0.0)
+    assert policy.handle(ended(0, 1), 1) == [TERM]
+    assert policy.deadline == 1 + 30.0
 
 
 def test_all_hosts_that_refuse_are_reported_and_the_others_are_released():

@@ -126,6 +126,12 @@ def test_a_search_among_more_whole_numbers_than_can_be_counted_is_prepared(prepa
     assert 1 <= prepared("--output", "out", "true", f"x=1..1{'0' * 20}").source.ask(0)["x"] <= 10**20
 
 
+@pytest.mark.parametrize(("words", "is_said"), [(("true",), True), (("true", "x=1"), True), (("true", "x=1|2"), False)])
+def test_a_sweep_in_which_nothing_varies_says_how_something_does(prepared, words, is_said):
+    *_, note = prepared("--grid", *words).first.notes
+    assert ("nothing varies: give a parameter, as in lr=log:1e-4..1e-1, or --seeds" in note) == is_said
+
+
 def test_a_sweep_has_defaults(prepared):
     plan = prepared("--output", "out", "--grid", "--prune", "true", "x=1|2")
     assert plan.metric is None

@@ -94,14 +94,19 @@ def test_what_cannot_be_mapped_is_a_sentence():
         Heap(segment(heap=2 * array)).empty(array, BYTE)
 
 
+def mapped(made: Segment) -> int:
+    """Return the bytes of a segment that this process has mapped."""
+    return sum(window.memory.size for window in made._mapped.values())
+
+
 def test_a_process_maps_what_it_uses_and_an_array_may_be_larger_than_all_before():
     made = segment(heap=segment_size(2) - Layout(2).heap)
     heap = Heap(made)
-    assert sum(window.size for window in made._mapped.values()) < 8 << 20
+    assert mapped(made) < 8 << 20
     small = [heap.empty(WINDOW // 2, BYTE) for _ in range(3)]
     large = heap.empty(1 << 30, BYTE)
     assert len({made.offset_of(array) for array in (*small, large)}) == 4
-    assert sum(window.size for window in made._mapped.values()) < WINDOW + 2 * WINDOW + (2 << 30)
+    assert mapped(made) < WINDOW + 2 * WINDOW + (2 << 30)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert heap.empty(memory, BYTE).size == memory
 
