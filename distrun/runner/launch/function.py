@@ -37,32 +37,11 @@ def run(
     hosts: str | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float | None = None,
-<<<<<<< HEAD
     live: bool = False,
     report: str | Path | None = None,
     timeline: str | Path | None = None,
     ssh: SshOptions | None = None,
     **options: Any,
-=======
-    grace: float = 30.0,
-    stall_warning: float | None = None,
-    stall_timeout: float | None = None,
-    openmpi_env: bool = False,
-    horovod: bool = False,
-    verbose: bool = False,
-    elastic: bool = False,
-    min_np: int | None = None,
-    max_np: int | None = None,
-    hosts_from: str | None = None,
-    spares: int = 0,
-    max_restarts: int | None = None,
-    restart_window: float | None = None,
-    reset_limit: int | None = None,
-    cooldown: tuple[float, float] | None = None,
-    elastic_timeout: float | None = None,
-    ship: str | Sequence[str] = (),
-    bootstrap: str | bool = False,
->>>>>>> 15aa36c7f344ff12879a64ff81faeff7bbb06e35
 ) -> list[Result]:
     """Call `function(*args, **kwargs)` once per rank, each in its own process, and return the results in rank order.
 
