@@ -55,6 +55,10 @@ class Settings:
         """
         for key, value in table.items():
             where = f"{self._file}, {prefix}{key}"
+            if isinstance(value, dict):
+                raise UsageError(
+                    f"{where} is a table and no option: options stand at the top, and in [{prefix}profiles.NAME]"
+                )
             option = _option(key, options, where)
             name = str(option.name)
             if self._origins.get(name, ("", ""))[1] == origin:
@@ -62,7 +66,9 @@ class Settings:
             texts = _checked(option, value, where)
             if os.environ.get(VARIABLES.get(name, "")):
                 continue
-            self.forget(_ALTERNATIVES.get(name, ""))
+            other = _ALTERNATIVES.get(name, "")
+            if self._origins.get(other, ("", origin))[1] != origin:  # else the launch refuses the two
+                self.forget(other)
             self._origins[name] = key, origin
             self._numbers |= {name} if isinstance(option.type, _NUMBERS) else set()
             if option.multiple:
@@ -103,8 +109,12 @@ class Settings:
 
     def _shown(self) -> Iterable[tuple[str, str]]:
         for name, value in self.values.items():
-            shown = [text.partition("=")[0] for text in value] if name == "exports" else value
-            yield name, f"{self._origins[name][0]} = {shown if name in self._numbers else json.dumps(shown)}"
+            if name == "exports":
+                value = [text.partition("=")[0] for text in value]
+            elif value is None:
+                value = False
+            shown = value if name in self._numbers else json.dumps(value, ensure_ascii=False)
+            yield name, f"{self._origins[name][0]} = {shown}"
 
     def _placed(self, option: click.Option, value: Any) -> Any:
         """Return a path as it is meant: from the file's folder, and ~ as the home."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 import click
@@ -33,11 +35,14 @@ def logs(job: str | None, rank: int | None, follow: bool) -> int:
     found = the_job(job)
     name = found.job[:8]
     with connected(found) as connection:
-        connection.sendall(json.dumps({"ask": "logs", "rank": rank, "follow": follow}).encode() + b"\n")
         lines = connection.makefile("rb")
-        about = json.loads(lines.readline() or b"{}")
-        if not about:
-            raise UsageError(f"job {name} has just ended, or has another version of distrun; see distrun ps")
+        try:
+            connection.sendall(json.dumps({"ask": "logs", "rank": rank, "follow": follow}).encode() + b"\n")
+            about = json.loads(lines.readline())
+        except (OSError, ValueError):
+            raise UsageError(
+                f"job {name} has just ended, does not answer, or has another version of distrun; see distrun ps"
+            ) from None
         if about["refused"]:
             raise UsageError(f"job {name} has no output of rank {rank}: {about['refused']}")
         connection.settimeout(None)
@@ -63,7 +68,7 @@ class _Printing:
     def status(self, lines: BinaryIO) -> int | None:
         """Print until the end, and return the exit status of the job if it is over."""
         status = None
-        for line in lines:
+        for line in _until_broken(lines):
             said = json.loads(line)
             if "text" in said:
                 self._room.acquire()
@@ -85,4 +90,10 @@ class _Printing:
             self._has_printed.set()
         elif isinstance(event, events.OutputClosed):
             self._unwritten = event.reason
-            self._connection.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
+
+
+def _until_broken(lines: BinaryIO) -> Iterator[bytes]:
+    with suppress(OSError):
+        yield from lines

@@ -106,3 +106,13 @@ def test_the_end_of_the_job_does_not_wait_for_one_who_does_not_read(job):
     assert started.wait() == 0
     reader.kill()
     reader.communicate()
+
+
+def test_a_killed_launcher_costs_one_sentence(job):
+    started, _ = job
+    reader = logs(str(started.process.pid), "--follow", "--rank", "0")
+    assert reader.stdout.readline() == b"begun 0\n"
+    started.process.kill()
+    said = reader.communicate(timeout=60)[1].decode()
+    assert (reader.returncode, said.count("\n")) == (2, 1)
+    assert "has ended without a word, or its launcher was killed" in said

@@ -197,6 +197,8 @@ def test_the_search_ends_at_home(launched, folder, monkeypatch):
         ("dry-run = true", "distrun.toml, dry-run: this option is for the command line"),
         ("np = 1\nnum-proc = 2", "distrun.toml, num-proc: np is the same option: keep one"),
         ("[profiles]\na = 1", "distrun.toml, profiles has something that is no profile"),
+        ('hosts = "a"\nhostfile = "f"', "--hosts 'a' and --hostfile 'f' exclude each other"),
+        ("[cluster]\nnp = 1", "distrun.toml, cluster is a table and no option: options stand at the top, and in [prof"),
         ("[profiles.none]", "distrun.toml, profiles.none: --profile none reads no file"),
         (
             'x = ["WANDB_API_KEY=a1"]',
@@ -205,7 +207,7 @@ def test_the_search_ends_at_home(launched, folder, monkeypatch):
     ],
 )
 def test_what_a_file_may_not_have_costs_one_sentence(refused, text, sentence):
-    said = refused(text=text)
+    said = refused("-q", text=text)
     assert sentence in said
     assert "a1" not in said
 
