@@ -13,7 +13,7 @@ def refuse() -> NoReturn:
         f"distrun needs Linux, and this is {_NAMES.get(sys.platform, sys.platform)}: use a Linux machine, or here a "
         "container, a virtual machine or, on Windows, WSL 2"
     )
-    if PurePath(sys.argv[0]).stem in ("distrun", "distrun-compat") or sys.orig_argv[1:3] == ["-m", "distrun"]:
+    if PurePath(*sys.argv[:1]).stem in ("distrun", "distrun-compat") or sys.orig_argv[1:3] == ["-m", "distrun"]:
         print(f"distrun: error: {sentence}", file=sys.stderr)
         sys.exit(2)
     raise ImportError(sentence)
