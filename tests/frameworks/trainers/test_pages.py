@@ -63,6 +63,10 @@ def test_each_job_of_hydra_has_its_ranks(run, tmp_path):
     assert sorted(file.read_text() for file in tmp_path.glob("multirun/*/*/*/result.txt")) == ["0.2\n", "0.4\n"]
 
 
+def test_jobs_run_at_the_same_time_in_threads(run):
+    assert "[[2, 2], [4, 4]]\n" in run("trainers.md", "Jobs in the background")
+
+
 @pytest.mark.gate
 def test_rank_0_alone_writes_for_tensorboard(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)  # TensorBoard does without, and importing it takes long
