@@ -18,7 +18,7 @@ GROUPS = {
     "Training": r"Distributed|Partial|Async|DiLoCo|LocalSGD|SyncBatch|(value_and_)?grad$|load_model|"
     r"distributed_sampler|broadcast_(parameters|optimizer|variables|global)|BroadcastGlobal|Compression|"
     r"ErrorFeedback|Coordinator",
-    "Ranks": r"init|shutdown|is_|(cross_|local_)?(rank|size)|device$|topology|restart",
+    "Ranks": r"init|shutdown|is_|on_rank_zero|(cross_|local_)?(rank|size)|device$|topology|restart",
     "Collectives": r"(sparse_|grouped_)?(allreduce|reducescatter|allgather|broadcast|alltoall)|barrier|join|empty|"
     r"Handle|synchronize|poll",
     "Reductions": r"(Average|Sum|Min|Max|Product|Adasum)$",
