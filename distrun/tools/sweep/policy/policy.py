@@ -316,6 +316,7 @@ class Policy:
 
     def _interrupted(self, signum: int, now: float) -> list[Action]:
         if self.phase is Phase.FINISHING:
+            self._leave_by = now + _LEAVE_TIMEOUT
             return [FinishAgents(0.0)]  # a second Ctrl-C: the user does not want to wait for the grace
         self.interrupted_by, self.status = signum, 128 + signum
         return self._finish(now)

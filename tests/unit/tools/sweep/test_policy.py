@@ -111,7 +111,7 @@ def test_a_rank_that_fails_ends_the_others_of_its_trial_and_no_other_trial():
     sweep = ready({"a": 4}, trials=2, ranks=2)
     first, second = sweep.running
     (ended,) = sweep(events.RankExited(first.members[1].process, RankExit(3)))
-    assert ended == EndProcesses(frozenset({first.members[0].process}), 5.0)
+    assert ended == EndProcesses(frozenset({first.members[0].process}), 30.0)
     done = sweep.end(first, -15)
     assert (first.state, first.failure.rank, first.failure.status) == (State.FAILED, first.members[1].process, 3)
     assert of_kind(done, actions.TrialEnded)
@@ -130,7 +130,7 @@ def test_the_failure_of_a_rank_that_merely_lost_a_peer_waits_for_the_cause():
     (trial,) = sweep.running
     sweep(events.RankExited(trial.members[0].process, RankExit(1), lost_peer=True))
     assert sweep.policy.deadline == 2
-    assert sweep.tick(2) == [EndProcesses(frozenset({trial.members[1].process}), 5.0)]
+    assert sweep.tick(2) == [EndProcesses(frozenset({trial.members[1].process}), 30.0)]
 
 
 def test_trials_that_do_badly_are_told_so_on_all_ranks_and_count_as_pruned():
@@ -141,7 +141,7 @@ def test_trials_that_do_badly_are_told_so_on_all_ranks_and_count_as_pruned():
     assert sweep.report(bad, 1, 2.0) == [actions.Tell(everybody, Verdict(1, False))]
     assert sweep(events.RankExited(everybody[0], RankExit(0))) == []
     # Rank 1, which may not call report, has the grace.
-    assert sweep.tick(5.0) == [EndProcesses(frozenset(everybody[1:]), 5.0)]
+    assert sweep.tick(30.0) == [EndProcesses(frozenset(everybody[1:]), 30.0)]
     sweep(events.RankExited(everybody[1], RankExit(-15)))
     assert (bad.state, bad.value) == (State.PRUNED, 2.0)
     assert sweep.told == [bad]
@@ -294,7 +294,7 @@ def test_a_success_or_another_failure_shows_that_the_command_is_not_simply_wrong
 
 def test_ctrl_c_ends_all_and_a_second_one_at_once():
     sweep = ready({"a": 1}, trials=10)
-    assert sweep(events.SignalReceived(signal.SIGINT)) == [FinishAgents(5.0)]
+    assert sweep(events.SignalReceived(signal.SIGINT)) == [FinishAgents(30.0)]
     assert sweep(events.SignalReceived(signal.SIGINT)) == [FinishAgents(0.0)]
     (trial,) = sweep.running
     sweep.end(trial, -9)
