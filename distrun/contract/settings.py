@@ -43,7 +43,6 @@ SHARE_GPUS = "DISTRUN_SHARE_GPUS"
 GPU_BACKEND = "DISTRUN_GPU_BACKEND"
 DIRECT_BUCKETS = "DISTRUN_DIRECT_BUCKETS"
 EVENTS = "DISTRUN_EVENTS"
-NATIVE = "DISTRUN_NATIVE"
 TIMELINE = "DISTRUN_TIMELINE"
 TIMELINE_STEPS = "DISTRUN_TIMELINE_STEPS"
 TIMELINE_OPERATIONS = "DISTRUN_TIMELINE_OPERATIONS"
@@ -209,7 +208,7 @@ class Settings:
     direct_buckets: bool = _setting(False, _switch("gradients on GPUs are reduced without negotiation"))
     """Whether buckets of gradients on GPUs are queued without negotiation. Rank 0's value counts."""
     native: bool = _setting(True, _switch("functions compiled from C are used where there are some"))
-    """Whether `distrun.native` may use its library."""
+    """Whether `distrun.native`, which reads the variable itself, may use its library."""
     adasum: str = _setting(FLAT, _one_of(FLAT, HIERARCHICAL))
     """Whether Adasum combines all ranks, or the averages of the hosts. It must be the same on all ranks."""
     events: bool = _setting(True, _switch("what this rank does when is recorded"))

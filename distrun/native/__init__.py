@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import platform
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distrun.contract import settings
-from distrun.errors import UsageError
-
 if TYPE_CHECKING:
     import numpy as np
 
+SWITCH = "DISTRUN_NATIVE"
 FOLDER = Path(__file__).parent
 _VARIANTS: dict[str, dict[str, set[str]]] = {
     "x86_64": {
@@ -66,10 +65,9 @@ def load() -> ctypes.CDLL:
 
     Raises:
         NoLibraryError: there is none, it does not load, or it was compiled from other sources.
-        UsageError: a setting has an impossible value.
     """
-    if not settings.current().native:
-        raise NoLibraryError(f"{settings.NATIVE}=0")
+    if os.environ.get(SWITCH) == "0":  # read here, as `contract.settings` needs numpy, which the doctor does without
+        raise NoLibraryError(f"{SWITCH}=0")
     file = path(platform.machine())
     if not file.exists():
         raise NoLibraryError(f"there is none for {platform.machine()} in this installation")
@@ -96,7 +94,7 @@ def state() -> str:
     """Return whether there are kernels for this machine, in words."""
     try:
         load()
-    except (NoLibraryError, UsageError) as error:
+    except NoLibraryError as error:
         return f"no kernels in C ({error})"
     return f"kernels in C ({variants()[0]})"
 
