@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
-from distrun import native
 from distrun.host.interfaces import own_interfaces, reachable
+from distrun.native import state as kernels
 from distrun.runner.system import machine
 
 _PACKAGES = (
@@ -64,7 +64,7 @@ def gather() -> MachineFacts:
         {name: version for name in _PACKAGES if (version := installed_version(name))},
         _version("mpirun"),
         _version("srun"),
-        native.state(),
+        kernels(),
     )
 
 
