@@ -22,6 +22,17 @@ seeds = st.integers(0, 1 << 32)
 kinds = st.sampled_from(["normal", "spread", "infinities", "NaNs", "any bits"])
 
 
+@pytest.fixture(autouse=True)
+def _switched_on(monkeypatch):
+    """Kernels are used here, even where the whole suite runs without them."""
+    monkeypatch.delenv(native.SWITCH, raising=False)
+    native.library.cache_clear()
+    for kernel in (kernel for pair in KERNELS.values() for kernel in pair):
+        monkeypatch.delitem(kernel.__dict__, "best", raising=False)
+    yield
+    native.library.cache_clear()
+
+
 @pytest.fixture(params=["avx512", "avx2", "base"])
 def compiled(request, monkeypatch):
     """Return a function that makes all kernels use one set of instructions, or none at all."""
