@@ -239,10 +239,12 @@ def gpu_job(
     """Return a function that runs a program on `size` ranks with a simulated GPU each, and returns their output.
 
     `size` may also be the numbers of ranks on each of several hosts, and SIMULATED_GPUS another number of GPUs per
-    host. The ranks check everything themselves; where they are to `fail`, stderr follows the output.
+    host. The ranks check everything themselves; where they are to `fail`, or may (None), stderr follows the output.
     """
 
-    def run(program: Path, size: int | tuple[int, ...], *arguments: str, fail: bool = False, **environ: str) -> str:
+    def run(
+        program: Path, size: int | tuple[int, ...], *arguments: str, fail: bool | None = False, **environ: str
+    ) -> str:
         command = [sys.executable, str(program), *arguments]
         gpus = size if isinstance(size, int) else max(size)
         simulated = _simulated_environ(gpus, tmp_path / "gpus", tmp_path_factory.getbasetemp() / "kernels")
@@ -250,8 +252,8 @@ def gpu_job(
         environ = {**simulated, "DISTRUN_STALL_TIMEOUT": "60", **environ}
         done = run_ranks(command, size, environ)
         both = f"{done.stdout[-5000:]}\n{done.stderr[-10000:]}"
-        assert (done.returncode != 0) is fail, f"exit status {done.returncode}\n{both}"
-        return both if fail else done.stdout
+        assert fail is None or (done.returncode != 0) is fail, f"exit status {done.returncode}\n{both}"
+        return done.stdout if fail is False else both
 
     return run
 
