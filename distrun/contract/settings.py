@@ -43,6 +43,7 @@ SHARE_GPUS = "DISTRUN_SHARE_GPUS"
 GPU_BACKEND = "DISTRUN_GPU_BACKEND"
 DIRECT_BUCKETS = "DISTRUN_DIRECT_BUCKETS"
 EVENTS = "DISTRUN_EVENTS"
+HINTS = "DISTRUN_HINTS"
 TIMELINE = "DISTRUN_TIMELINE"
 TIMELINE_STEPS = "DISTRUN_TIMELINE_STEPS"
 TIMELINE_OPERATIONS = "DISTRUN_TIMELINE_OPERATIONS"
@@ -231,6 +232,8 @@ class Settings:
     """The file where rank 0 logs what was tried. Empty: none."""
     autotune_wire_dtypes: tuple[str, ...] = _setting((), _some_of(*HALF_PRECISION))
     """The types that gradients may be sent as between hosts if tuning finds that faster. Rank 0's value counts."""
+    hints: bool = _setting(True, _switch("ranks tell of likely mistakes in scripts"))
+    """Whether ranks tell of what a script does by mistake in most cases."""
     log_level: str = _setting("", _one_of(*LOG_LEVELS))
     """The lowest level of messages that are printed. Empty: warnings, or the program's own choice."""
     log_time: bool = _setting(False, _switch("messages begin with the time"))

@@ -226,7 +226,7 @@ launch_options = giving(
         callback=_read_settings,
     ),
     option("--dry-run", "Print the plan and start nothing."),
-    option("-q --quiet", "Leave out the launcher's notes; errors and warnings stay."),
+    option("-q --quiet", "Leave out notes and hints; errors and warnings stay."),
     option("-v --verbose", "Print what the launcher does."),
     option(
         "-cb --check-build",

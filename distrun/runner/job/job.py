@@ -394,8 +394,6 @@ class Job:
             return report
         tails, host = self._reporter.stderr_tails, self._name(failure.rank).rpartition(" on ")[2]
         remedies = gpu_number_remedy(tails, failure.rank) + missing_horovod_remedy(tails, failure.rank)
-        if not self._is_remote(host):
-            remedies += limit_remedy(tails, failure)
-        else:
-            remedies += missing_module_remedy(tails, failure.rank, host)
+        is_remote = self._is_remote(host)
+        remedies += missing_module_remedy(tails, failure.rank, host) if is_remote else limit_remedy(tails, failure)
         return "\n".join([report, *remedies])

@@ -92,6 +92,8 @@ class LaunchRequest:
     """The settings of a timeline that the user asks for, as variables."""
     writes_timeline: bool = False
     """Whether the launcher writes the timeline that settings ask for. Otherwise ranks do."""
+    quiet: bool = False
+    """Whether ranks give no hints either."""
     torch_backend: bool = False
     """Whether torch.distributed uses distrun where the command asks for gloo or for no backend."""
 

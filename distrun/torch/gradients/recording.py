@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim import optimizer
 from torch.utils.data import DistributedSampler, dataloader
 
+from distrun.contract import settings
 from distrun.runtime.world import world
 from distrun.tracing import layout, recording
 
@@ -67,7 +68,7 @@ def _epoch_ends(sampler: Any) -> None:
     if last == _WARNED:
         return
     _epochs[sampler] = _WARNED if last == sampler.epoch else sampler.epoch
-    if last == sampler.epoch and world.rank() == 0:
+    if last == sampler.epoch and world.rank() == 0 and settings.current().hints:
         log.warning(
             "a second epoch of training had the order of the one before: call set_epoch(epoch) of the "
             "DistributedSampler before each"

@@ -31,12 +31,18 @@ WORD = b"call set_epoch(epoch) of the DistributedSampler before each"
 
 @pytest.mark.gate
 @pytest.mark.parametrize(
-    ("tells", "shuffle", "trains", "words"),
-    [(False, True, True, 1), (True, True, True, 0), (False, False, True, 0), (False, True, False, 0)],
+    ("tells", "shuffle", "trains", "options", "words"),
+    [
+        (False, True, True, (), 1),
+        (False, True, True, ("-q",), 0),
+        (True, True, True, (), 0),
+        (False, False, True, (), 0),
+        (False, True, False, (), 0),
+    ],
 )
-def test_epochs_of_training_in_one_order_get_one_word(tmp_path, tells, shuffle, trains, words):
+def test_epochs_of_training_in_one_order_get_one_word(tmp_path, tells, shuffle, trains, options, words):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     with launches(tmp_path) as start:
-        said = start("-np", "2", sys.executable, str(program), *map(str, (tells, shuffle, trains))).ended(0)
+        said = start(*options, "-np", "2", sys.executable, str(program), *map(str, (tells, shuffle, trains))).ended(0)
     assert said.count(WORD) == words

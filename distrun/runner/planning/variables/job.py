@@ -58,6 +58,7 @@ def settings(request: LaunchRequest) -> dict[str, str]:
         names.AUTOTUNE_LOG: request.autotune_log,
         names.AUTOTUNE_WIRE_DTYPES: ",".join(request.autotune_wire_dtypes),
         horovod.MODE: "1" if request.horovod else None,
+        names.HINTS: "0" if request.quiet else None,
         names.TORCH_BACKEND: "1" if request.torch_backend else None,
     }
     given = {name: value for name, value in chosen.items() if value}

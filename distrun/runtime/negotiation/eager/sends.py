@@ -69,7 +69,7 @@ class Eager:
         its own controller always has to be called.
         """
         piggyback = self._piggyback
-        if not (piggyback.is_eligible(handle) or self._is_offered(handle)):
+        if not self._is_early(handle):
             return False
         if self._is_coordinator:
             if piggyback.makes_offers and not piggyback.is_complete(handle.cache_id):
@@ -83,13 +83,19 @@ class Eager:
     def _send(self, rank: int, handle: Handle) -> None:
         self._control_plane.send(rank, self._piggyback.pack_own(messages.PIGGYBACK, handle))
 
+    def _is_early(self, handle: Handle) -> bool:
+        """Whether an eager message about an operation is sent."""
+        # The other rank may have accepted an offer as soon as it arrived, so an offered operation cannot be given up.
+        if self._piggyback.makes_offers and handle.may_be_given_up:
+            return False
+        return self._piggyback.is_eligible(handle) or self._is_offered(handle)
+
     def _is_offered(self, handle: Handle) -> bool:
         """Whether an operation whose arrays do not travel along is offered to the other rank anyway."""
         operations = self._operations
         if not self._piggyback.makes_offers or len(operations.pending) != 1 or operations.decided:
             return False
-        # The other rank may have accepted an offer as soon as it arrived, so an offered operation cannot be given up.
-        if handle.cache_id < 0 or handle.may_be_given_up:
+        if handle.cache_id < 0:
             return False
         may_cross = self._may_cross.get(handle.cache_id)
         if may_cross is None:
@@ -150,7 +156,7 @@ class Eager:
         own = operations.outbox[0]
         if own is not handle or operations.decided or self._piggyback.has_received:
             return False
-        return self._piggyback.is_eligible(own) or self._is_offered(own)
+        return self._is_early(own)
 
     def cross(self) -> bool:
         """Submit the operation that `is_alone`, and check a few times for the other rank's offer. Returns whether it

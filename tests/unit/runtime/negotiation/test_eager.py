@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 import numpy as np
+import pytest
 from histories.negotiating_rank import Rank
 from hypothesis import given, strategies as st
 from session.hypothesis_profiles import examples
@@ -51,10 +52,11 @@ def test_nothing_is_offered_while_something_else_is_under_way():
     assert other.posted() == [(0, pack_ids(messages.CACHE_IDS, [0]))]
 
 
-def test_what_may_be_given_up_is_not_offered():
-    coordinator, other = two_ranks()
+@pytest.mark.parametrize("count", [SMALL, LARGE])
+def test_what_may_be_given_up_is_not_offered(count):
+    coordinator, other = two_ranks(count)
     for rank in (coordinator, other):
-        rank.submit("a", count=LARGE).may_be_given_up = True
+        rank.submit("a", count=count).may_be_given_up = True
         rank.negotiator.progress()
     assert coordinator.sent() == []
     assert other.sent() == [(0, pack_ids(messages.CACHE_IDS, [0]))]

@@ -12,7 +12,6 @@ from distrun.errors import JobAbortedError, StallError
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.timeouts import FOREVER, NUDGE_AFTER, Timeouts
 from distrun.runtime.transport import local_ranks
-from distrun.runtime.transport.control.control_plane import ControlPlane
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.local_ranks import FEW_RANKS
 from distrun.runtime.transport.network import REASON_TIMEOUT
@@ -378,30 +377,3 @@ def test_a_forked_child_touches_nothing_of_its_parents_and_ends_the_wait_it_was_
     os.close(fd)
     group.announce(FAILED, "the child has failed")
     assert shared[STATE] == RUNNING
-
-
-# Messages -------------------------------------------------------------------------------------------------------------
-
-
-def test_what_a_direct_link_has_received_comes_first_and_is_seen(make_group):
-    me = os.getpid()
-    peers = [PeerInfo(me, new_segment_fd(ROOM), new_bell_fd(), new_bell_fd(), os.pidfd_open(me)) for _ in range(2)]
-    copies = [PeerInfo(me, *map(os.dup, peer.descriptors)) for peer in peers]
-    first, second = Group(0, range(2), peers), Group(1, range(2), copies)
-    try:
-        sender, receiver = ControlPlane(first), ControlPlane(second)
-        look, inbox = receiver.direct_link(0)
-        look()
-        assert not inbox
-        assert not receiver.waiting()
-        for message in (b"one", b"two", b"three"):
-            sender.send(1, message)
-        look()
-        look()
-        assert inbox.popleft() == (0, b"one")
-        assert receiver.waiting()
-        assert list(receiver.messages()) == [(0, b"two"), (0, b"three")]
-        assert not receiver.waiting()
-    finally:
-        first.close()
-        second.close()
