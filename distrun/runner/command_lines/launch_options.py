@@ -12,6 +12,7 @@ from distrun.host.numerals import MOST_SLOTS, real_number
 from distrun.runner.command_lines.elastic_options import ELASTIC_OPTIONS
 from distrun.runner.hosts.options import connection_options, node_options, output_options
 from distrun.runner.observation.options import OBSERVATION_OPTIONS
+from distrun.runner.planning.request import GRACE
 from distrun.runner.shipping.options import SHIPPING_OPTIONS
 from distrun.runner.system.click_options import Command, giving, option
 
@@ -179,7 +180,7 @@ launch_options = giving(
     option("--stdin none|RANK", "The rank that gets standard input. Default: none.", default="none"),
     option("--start-timeout S", "Seconds the ranks may take to start. Default: 60.", some_seconds),
     option("--timeout S", "End the job after S seconds, with exit status 124. Default: never.", some_seconds),
-    option("--grace S", "Seconds from SIGTERM to SIGKILL. Default: 30.", _seconds, default=30.0),
+    option("--grace S", f"Seconds from SIGTERM to SIGKILL. Default: {GRACE:g}.", _seconds, default=GRACE),
     option("--stall-warning S", "Report an operation that has waited for S seconds; 0: never. Default: 60.", _seconds),
     option("--stall-timeout S", "Fail an operation that has waited for S seconds; 0: never. Default: 0.", _seconds),
     option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from distrun.runner.decisions.failure import Failure
 from distrun.runner.output.printer import Style
+from distrun.runner.planning.request import GRACE
 from distrun.runner.planning.ssh_config import SshOptions
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 class JobOptions:
     """The options that are not part of the plan, because they concern this process only."""
 
-    grace: float = 30.0
+    grace: float = GRACE
     """Seconds between SIGTERM and SIGKILL."""
     start_timeout: float = 60.0
     style: Style = field(default_factory=Style)

@@ -28,7 +28,7 @@ from distrun.runner.output.sinks import DescriptorSink, Sink
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import LaunchPlan
 from distrun.runner.planning.prepare import check_plan, checked, chosen_settings, launch_context
-from distrun.runner.planning.request import LaunchContext, LaunchRequest
+from distrun.runner.planning.request import GRACE, LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.system import machine
 
@@ -44,7 +44,7 @@ def launch(
     make_options: Callable[[LaunchPlan, int], JobOptions],
     say: Callable[[str], None],
     *,
-    grace: float = 30.0,
+    grace: float = GRACE,
     elastic: ElasticRequest | None = None,
     stdout: Sink | None = None,
     stderr: Sink | None = None,

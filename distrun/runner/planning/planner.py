@@ -9,13 +9,13 @@ from distrun.host.ranks import count
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.placement import host_of_each_rank, place, with_slots
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan, RankPlan
-from distrun.runner.planning.request import LaunchContext, LaunchRequest
+from distrun.runner.planning.request import GRACE, LaunchContext, LaunchRequest
 from distrun.runner.planning.variables import servers, tf_config
 from distrun.runner.planning.variables.job import CommonVariables, common_variables, host_variables, rank_variables
 from distrun.runner.planning.variables.ranks import MasterEndpoint, RankLocation, RankVariables
 
 
-def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 30.0) -> LaunchPlan:
+def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = GRACE) -> LaunchPlan:
     """Return the plan of the whole job.
 
     Raises:

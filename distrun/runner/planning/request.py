@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.ssh_config import Route
 
+GRACE = 30.0
+"""Seconds from SIGTERM to SIGKILL, if the user does not say. torchrun's number."""
+
 
 @dataclass(frozen=True)
 class LaunchRequest:

@@ -23,6 +23,7 @@ from distrun.runner.decisions import events
 from distrun.runner.decisions.actions import CleanUpAfter, FinishAgents, KillAgents
 from distrun.runner.decisions.elastic.actions import ConnectHosts, EndProcesses, Say
 from distrun.runner.decisions.failure import Failure
+from distrun.runner.planning.request import GRACE
 from distrun.runner.protocol.exits import RankExit
 from distrun.tools.sweep.policy.actions import (
     Action,
@@ -52,7 +53,7 @@ class Limits:
 
     ranks: int
     """The number of ranks of each trial."""
-    grace: float = 30.0
+    grace: float = GRACE
     """Seconds between SIGTERM and SIGKILL."""
     start_timeout: float = 60.0
     """Seconds that a sweep waits when too few hosts are left for a trial."""
