@@ -67,7 +67,6 @@ def test_jobs_run_at_the_same_time_in_threads(run):
     assert "[[2, 2], [4, 4]]\n" in run("trainers.md", "Jobs in the background")
 
 
-@pytest.mark.gate
 def test_rank_0_alone_writes_for_tensorboard(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)  # TensorBoard does without, and importing it takes long
     loading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
