@@ -122,6 +122,11 @@ class Controller:
         for process_set, part in groupby(cache_ids, lambda cache_id: self._requests[cache_id].process_set):
             self._submit_ids(process_set, source, list(part), now)
 
+    def count_crossed(self, cache_id: int) -> None:
+        """Note that all ranks have submitted a request that needs no decision."""
+        if cache_id in self._unnamed_ids:
+            self._matchings[self._requests[cache_id].process_set].count_unnamed()
+
     def _submit_ids(self, process_set: int, source: int, cache_ids: list[int], now: float) -> None:
         matching = self._matchings[process_set]
         self._active[matching] = None

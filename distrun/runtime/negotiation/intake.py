@@ -86,7 +86,7 @@ class Intake:
     def _finish_with(self, message: bytes) -> None:
         """Finish an operation with the result that the coordinator has sent."""
         cache_id = cache_id_of(message)
-        handle = self._operations.named(cache_id)
+        handle = self._operations.next_of(cache_id)
         if self._piggyback is not None:
             self._piggyback.take(cache_id)
         deliver(message, handle)
@@ -94,8 +94,9 @@ class Intake:
 
     def _fail(self, key: Key, error: CollectiveError) -> None:
         if self._piggyback is not None:
-            # Drop the payloads of every request that ever had this name: the ranks may disagree about which one it is.
+            # Drop the payloads of every request that it may be: the ranks disagree about which one it is.
             self._piggyback.drop(self._operations.cache_ids_of(key))
+            self._piggyback.has_given_up |= isinstance(error, StallError)
         handle = self._operations.pending.get(key)
         if handle is not None:
             handle.error = error

@@ -26,6 +26,7 @@ from distrun.runtime.negotiation.stalls import CoordinatorStallMonitor, Follower
 from distrun.runtime.negotiation.whereabouts import whereabouts
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.engine import Awaited
+from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import FORM_PROCESS_SET, Request
 from distrun.runtime.operations.timeouts import Timeouts
 from distrun.runtime.transport.control.control_plane import ControlPlane
@@ -110,11 +111,13 @@ class Negotiator:
         if eager is None or not eager.is_alone(handle) or self._pending:
             return False
         cache_id = self._operations.outbox[0].cache_id
-        if eager.cross():
-            return True
+        has_crossed = eager.cross()
         if self._controller is not None:
-            self._controller.submit_ids(self.rank, [cache_id], self._clock())
-        return False
+            if has_crossed:
+                self._controller.count_crossed(cache_id)
+            else:
+                self._controller.submit_ids(self.rank, [cache_id], self._clock())
+        return has_crossed
 
     def close(self) -> None:
         """Break reference cycles, so that shared memory is freed at once, not at the next garbage collection."""
@@ -208,7 +211,7 @@ class Negotiator:
             handle = outbox[0]
             handle.submitted = now
             request = handle.request
-            if request.name is None:
+            if request.name is None and handle.key == Handle.key:  # not placed for an eager message
                 self._operations.place(handle)
             if request.process_set or request.kind == FORM_PROCESS_SET:
                 is_busy_elsewhere |= not self._is_of_coordinator(request)

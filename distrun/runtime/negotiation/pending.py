@@ -193,9 +193,10 @@ class PendingOperations:
             handle.given = last
             self.finish(handle)
 
-    def named(self, cache_id: int) -> Handle:
-        """The pending operation of a named request."""
-        return self.pending[self._keys[cache_id]]
+    def next_of(self, cache_id: int) -> Handle:
+        """The pending operation of a request: the oldest unnamed one of its process set, if it has no name."""
+        key = self._keys.get(cache_id)
+        return self.pending[self._unnamed[self._requests[cache_id].process_set][0] if key is None else key]
 
     def finish(self, handle: Handle) -> None:
         """Move a pending operation that has its results or its error to `finished`."""
@@ -222,8 +223,10 @@ class PendingOperations:
         return "" if handle is None else handle.site or waiting_site(handle, handle.caller)
 
     def cache_ids_of(self, key: Key) -> list[int]:
-        """The cache ids of all requests that ever had this name."""
-        return [cache_id for cache_id, name in self._keys.items() if name == key]
+        """The cache ids of all requests that ever had this name, or of all that have none."""
+        process_set, name = key[0], key[1] if isinstance(key[1], str) else None
+        requests = self._requests.items()
+        return [each for each, request in requests if (request.process_set, request.name) == (process_set, name)]
 
     def _new_plan(self, message: bytes) -> tuple[list[int], list[list[int]]]:
         """Return the cache ids in an "execute" message, and the batches to fuse, as indices into these.

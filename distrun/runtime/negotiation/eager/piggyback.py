@@ -41,6 +41,9 @@ class Piggyback:
         """`may_offer` says that no operation is ever given up. It is the same on all ranks."""
         self._backend = backend
         self.makes_offers = may_offer and backend.size == 2
+        self.has_given_up = False
+        """Whether this rank has given up an operation, which the other may yet submit: it would take an offer for it.
+        """
         self._largest = SMALL_PAIR if self.makes_offers else SMALL // (backend.size - 1)
         # By cache id and rank: a queue of payloads. It is a queue since, of two ranks, the one that is done first may
         # begin the next operation of the same name before the other has read the first payload. None in it stands for
@@ -60,7 +63,6 @@ class Piggyback:
             self._eligible[handle.cache_id] = known = (
                 request.kind == "allreduce"
                 and request.device == CPU
-                and request.name is not None
                 and not request.process_set
                 and request.op is not Adasum
                 and request.nbytes <= self._largest

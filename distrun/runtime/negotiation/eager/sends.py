@@ -8,7 +8,8 @@ way, for example together with others. Then the coordinator decides, as usual.
 
 Offers keep the one order of operations. A rank makes an offer only when everything that it submitted before is done. So
 no decision that the coordinator may still make can place another operation before this one on one rank and after it on
-the other. And the messages of a rank arrive in order, so what it submits later arrives behind its offer.
+the other. And the messages of a rank arrive in order, so what it submits later arrives behind its offer. For the
+same reason unnamed operations that both have offered have the same place in the order.
 
 Offers between more than two ranks are not built. Neither is executing an order that has repeated itself without asking,
 which would save the way up and down the tree (1.0 ms for 10,000 ranks, as simulated). An operation that some ranks have
@@ -71,6 +72,8 @@ class Eager:
         piggyback = self._piggyback
         if not self._is_early(handle):
             return False
+        if handle.request.name is None:
+            self._operations.place(handle)
         if self._is_coordinator:
             if piggyback.makes_offers and not piggyback.is_complete(handle.cache_id):
                 self._send(self._other, handle)
@@ -86,23 +89,25 @@ class Eager:
     def _is_early(self, handle: Handle) -> bool:
         """Whether an eager message about an operation is sent."""
         # The other rank may have accepted an offer as soon as it arrived, so an offered operation cannot be given up.
-        if self._piggyback.makes_offers and handle.may_be_given_up:
+        if self._piggyback.makes_offers and (handle.may_be_given_up or self._piggyback.has_given_up):
             return False
-        return self._piggyback.is_eligible(handle) or self._is_offered(handle)
+        return (handle.request.name is not None and self._piggyback.is_eligible(handle)) or self._is_offered(handle)
 
     def _is_offered(self, handle: Handle) -> bool:
-        """Whether an operation whose arrays do not travel along is offered to the other rank anyway."""
-        operations = self._operations
-        if not self._piggyback.makes_offers or len(operations.pending) != 1 or operations.decided:
-            return False
-        if handle.cache_id < 0:
+        """Whether an operation is offered to the other rank, be it without its arrays."""
+        if not self._piggyback.makes_offers or handle.cache_id < 0 or not self._is_only(handle):
             return False
         may_cross = self._may_cross.get(handle.cache_id)
         if may_cross is None:
             request = handle.request
             may_cross = request.kind in _KINDS and request.device == CPU and not request.process_set
-            self._may_cross[handle.cache_id] = may_cross = may_cross and request.name is not None
+            self._may_cross[handle.cache_id] = may_cross
         return may_cross
+
+    def _is_only(self, handle: Handle) -> bool:
+        """Whether nothing else is under way. An unnamed operation is pending once it is placed."""
+        operations, is_pending = self._operations, handle.request.name is not None
+        return len(operations.pending) == is_pending and not operations.decided
 
     # What others submit -----------------------------------------------------------------------------------------------
 
@@ -110,7 +115,7 @@ class Eager:
         """Take a rank's eager message, and return its request's cache id. A follower begins offers that crossed."""
         cache_id = self._piggyback.receive(rank, message)
         if not self._is_coordinator and self._piggyback.have_crossed(cache_id):
-            self._cross(self._operations.named(cache_id))
+            self._cross(self._operations.next_of(cache_id))
         return cache_id
 
     def note_without(self, rank: int, cache_ids: Sequence[int]) -> None:
@@ -127,11 +132,11 @@ class Eager:
             return cache_ids
         for cache_id in cache_ids:
             if piggyback.have_crossed(cache_id):
-                self._cross(self._operations.named(cache_id))
+                self._cross(self._operations.next_of(cache_id))
             else:
                 left.append(cache_id)
         if len(left) == 1 and piggyback.is_complete(left[0]):
-            handle = self._operations.named(left[0])
+            handle = self._operations.next_of(left[0])
             if piggyback.is_eligible(handle):
                 result = self._intake.finish_piggybacked(piggyback, handle, piggyback.take(left[0]))
                 self._control_plane.send_all(self._ranks, piggyback.pack(messages.RESULT, left[0], [result]))
@@ -151,12 +156,10 @@ class Eager:
     def is_alone(self, handle: Awaited) -> bool:
         """Whether `cross` can be used: `handle` is new, nothing else is under way, and nothing has been received."""
         operations, line = self._operations, self._direct_link
-        if line is None or len(operations.outbox) != 1 or len(operations.pending) != 1 or line.inbox:
+        if line is None or len(operations.outbox) != 1 or line.inbox or self._piggyback.has_received:
             return False
         own = operations.outbox[0]
-        if own is not handle or operations.decided or self._piggyback.has_received:
-            return False
-        return self._is_early(own)
+        return own is handle and self._is_only(own) and self._is_early(own)
 
     def cross(self) -> bool:
         """Submit the operation that `is_alone`, and check a few times for the other rank's offer. Returns whether it
@@ -170,6 +173,8 @@ class Eager:
         operations, piggyback, (look, inbox) = self._operations, self._piggyback, self._direct_link
         handle = operations.outbox[0]
         handle.submitted = time.monotonic_ns()
+        if handle.request.name is None:
+            operations.place(handle)
         self._send(self._other, handle)
         operations.outbox.popleft()
         for _ in range(self._control_plane.looks):

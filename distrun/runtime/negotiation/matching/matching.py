@@ -84,6 +84,14 @@ class Matching:
         self._unnamed_since[rank] = since + 1
         return self.unnamed + since
 
+    def count_unnamed(self) -> None:
+        """Note that all ranks have submitted an unnamed operation that needs no decision."""
+        if self.is_in_order:
+            self.unnamed += 1
+        else:
+            for rank in self.ranks:
+                self.unnamed_place(rank)
+
     def slot(self, key: Key, ranks: Sequence[int], cache_id: int, request: Request, now: float) -> Slot:
         """Return the slot of an operation, after noting that these ranks have submitted it now."""
         slot = self.slots.get(key)

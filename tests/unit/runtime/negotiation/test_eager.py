@@ -135,7 +135,7 @@ def test_small_arrays_are_added_up_on_both_ranks():
         assert handle.outputs[0].tolist() == [3.0] * SMALL
 
 
-NAMES = "ab"
+NAMES = ("a", "b", None)
 steps = st.lists(
     st.tuples(
         st.sampled_from(["submit", "post", "post", "call", "hear", "hear"]),
@@ -154,8 +154,8 @@ class Pair:
     def __init__(self) -> None:
         self.ranks = Rank(0, hosts=True, offers=True), Rank(1, hosts=True, offers=True)
         self.under_way: list[deque[bytes]] = [deque(), deque()]  # to each rank
-        self.ends: tuple[list[tuple[str, str]], ...] = ([], [])  # how each name ended, in turn
-        self.executed: tuple[list[str], ...] = ([], [])
+        self.ends: tuple[list[tuple[str | None, str]], ...] = ([], [])  # how each name ended, in turn
+        self.executed: tuple[list[str | None], ...] = ([], [])
         for rank in self.ranks:
             rank.control.look = lambda rank=rank: self.carry(rank.rank)
         for name in NAMES:
@@ -164,13 +164,14 @@ class Pair:
                     rank.submit(name, count=count)
                 self.settle()
 
-    def submit(self, rank: int, name: str, count: int) -> Handle | None:
-        one = self.ranks[rank]
-        if (0, name) in one.operations.pending or any(name == self.name_of(b) for b in one.operations.decided):
+    def submit(self, rank: int, name: str | None, count: int) -> Handle | None:
+        operations = self.ranks[rank].operations
+        decided = [each for batch in operations.decided for each in self.names_of(batch)]
+        if name and ((0, name) in operations.pending or name in decided):
             return None
-        return one.submit(name, 1.0 + rank, count)
+        return self.ranks[rank].submit(name, 1.0 + rank, count)
 
-    def call(self, rank: int, name: str, count: int) -> None:
+    def call(self, rank: int, name: str | None, count: int) -> None:
         """A caller waits for what it submits, and the other rank's messages may come while it looks."""
         handle = self.submit(rank, name, count)
         if handle is not None and not self.ranks[rank].operations.decided:
@@ -201,15 +202,20 @@ class Pair:
     def execute(self) -> None:
         first, second = (rank.operations.decided for rank in self.ranks)
         while first and second:
-            assert self.name_of(first[0]) == self.name_of(second[0]), "both wait, each in another operation"
+            assert self.names_of(first[0]) == self.names_of(second[0]), "both wait, each in another operation"
             for rank, batches in enumerate((first, second)):
                 for handle in batches.popleft():
                     handle.done = True
                     self.executed[rank].append(handle.request.name)
                     self.ends[rank].append((handle.request.name, str(handle.outputs[0].size)))
 
-    def name_of(self, batch: list[Handle]) -> str:
-        return "+".join(handle.request.name or "" for handle in batch)
+    def waiting(self, rank: int, name: str | None) -> list[int]:
+        """The sizes of what is pending under a name."""
+        handles = self.ranks[rank].operations.pending.values()
+        return [handle.inputs[0].size for handle in handles if handle.request.name == name]
+
+    def names_of(self, batch: list[Handle]) -> list[str | None]:
+        return [handle.request.name for handle in batch]
 
     def hear(self, rank: int, count: int = 1) -> None:
         self.carry(rank, count)
@@ -229,7 +235,7 @@ class Pair:
                 self.hear(rank, 100)
 
 
-@examples(gate=40, full=400)
+@examples(gate=100, full=2000)
 @given(steps)
 def test_two_ranks_execute_the_same_in_one_order_and_all_that_both_submit(history):
     pair = Pair()
@@ -245,16 +251,14 @@ def test_two_ranks_execute_the_same_in_one_order_and_all_that_both_submit(histor
     pair.settle()
     for name in NAMES:  # what only one rank has submitted
         for rank in (0, 1):
-            if (0, name) not in pair.ranks[rank].operations.pending and (0, name) in pair.ranks[
-                1 - rank
-            ].operations.pending:
-                (waiting,) = pair.ranks[1 - rank].operations.pending[0, name].request.shapes[0]
-                pair.submit(rank, name, waiting)
+            for count in pair.waiting(1 - rank, name)[len(pair.waiting(rank, name)) :]:
+                pair.submit(rank, name, count)
         pair.settle()
     for rank in pair.ranks:
         assert rank.operations.is_empty
         assert not rank.negotiator._eager._piggyback.has_received
         assert rank.negotiator._eager._piggyback._sent == set()
+        assert rank.operations._places.get(0, 0) == pair.ranks[0].negotiator._controller._matchings[0].unnamed
     assert pair.executed[0] == pair.executed[1]
     for name in NAMES:
         of_rank = [[end for of, end in pair.ends[rank] if of == name] for rank in (0, 1)]

@@ -107,7 +107,7 @@ def test_an_unnamed_operation_has_the_place_in_the_order_in_which_the_coordinato
 def test_what_is_finished_by_a_message_frees_its_name_before_it_is_done(pending_operations):
     learn(pending_operations, handle(3), 0)
     made = submit(pending_operations, handle(3))
-    pending_operations.finish(pending_operations.named(0))
+    pending_operations.finish(pending_operations.next_of(0))
     assert not pending_operations.pending
     assert not pending_operations.is_empty
     pending_operations.enter(handle(3))
