@@ -1,11 +1,12 @@
-"""Kernels in C for what takes numpy many passes: quantisation, and conversion of half precision.
+"""Kernels in C for what takes numpy many passes (quantisation, conversion of half precision) and Python many calls (the
+swap of two small arrays).
 
-They are optional, and numpy's code is their specification: both have the same results, bit for bit (a NaN may be
+They are optional, and Python's code is their specification: both have the same results, bit for bit (a NaN may be
 another NaN). A caller asks a `Kernel` first and goes on with numpy if that returns False, as it does without a library
 for this machine and with DISTRUN_NATIVE=0. `scripts/packaging/native` compiles a library for each architecture. It
 calls nothing outside itself, so it serves every Python and every C library.
 
-A kernel computes on the arrays it is given and returns: it keeps no state, allocates nothing, and waits for nothing.
+A kernel computes on the arrays it is given and returns: it keeps no state, allocates nothing, and never sleeps.
 """
 
 from __future__ import annotations

@@ -157,6 +157,12 @@ class Reduction:
         """Whether the result is the input itself, in a world of one."""
         return self.size == 1 and self.prescale == 1.0 and self._postscale == 1.0
 
+    @property
+    def factor(self) -> float | None:
+        """The factor that the sum of the arrays is multiplied by. None unless that is all, in float32 or float64."""
+        is_scaled_sum = self.op in (Sum, Average) and self._direct and self.element.name in ("float32", "float64")
+        return float(self._postscale) if is_scaled_sum else None
+
     def combine(self, sources: Sequence[Flat], targets: Sequence[Flat]) -> None:
         """Combine `sources`, flat arrays of equal length in rank order, and write the result to each of `targets`.
 

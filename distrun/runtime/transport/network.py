@@ -27,6 +27,7 @@ from distrun.runtime.transport import link_health
 from distrun.runtime.transport.connections import SILENT, Channel, ConnectionSet, Stream, reason_of
 from distrun.runtime.transport.rendezvous.protocol import Addresses, Member
 from distrun.runtime.transport.shared_memory.segment import FAILED, LEFT
+from distrun.runtime.transport.shared_memory.swap import Swap
 
 _LEFT, _FAILED = b"\x01", b"\x02"  # first bytes of messages to the network itself
 _MAX_REASON = 4000
@@ -55,6 +56,8 @@ class DirectLink(NamedTuple):
     """Receives what has arrived from the rank."""
     inbox: deque[tuple[int, bytes]]
     """Received messages, of any rank, with the ranks that sent them."""
+    swap: Swap | None = None
+    """A faster way for small arrays, if there is one."""
 
 
 class Network:

@@ -1,5 +1,6 @@
 """Call the kernels of the library in a folder with random arrays for some seconds. Print how many calls were made."""
 
+import ctypes
 import random
 import sys
 import time
@@ -10,12 +11,30 @@ import numpy as np
 from distrun import native
 from distrun.runtime.backends.quantisation import QUANTISERS
 from distrun.runtime.operations.dtypes import _DECODE, _ENCODE, ELEMENT_TYPES
+from distrun.runtime.transport.shared_memory.swap import Terms, swap_function
 
 DIGEST = native.sources_digest()
 native.sources_digest = lambda: DIGEST
 native.FOLDER = Path(sys.argv[1])
 native.variants = lambda: [native.BASE]
 native.load()
+HEADER = 7
+
+
+def swap(array: np.ndarray) -> None:
+    """Send an array into a ring that may be too small for it, and find an answer or something else in the other."""
+    ring = 8 * random.randrange(2, 40)
+    out, answer = np.zeros(ring, np.uint8), np.frombuffer(random.randbytes(ring), np.int64).copy()
+    head, tail = 8 * random.randrange(100), 8 * random.randrange(100)
+    if random.choice([True, False]):
+        answer[tail % ring // 8], answer[(tail + 8) % ring // 8] = 8 + array.nbytes, HEADER
+    words = np.array([head, head, tail + random.choice([0, 8]), tail, random.choice([0, 1])])
+    places = [words[place:].ctypes.data for place in range(5)]
+    where = *places[:4], out.ctypes.data, answer.ctypes.data, places[4]
+    terms = Terms(*where, ring, HEADER, array.nbytes, random.choice([0, array.nbytes % 8 == 0]), 1, 0.5)
+    swap_function(native.BASE)(ctypes.byref(terms), array.ctypes.data, array.ctypes.data)
+
+
 end = time.monotonic() + float(sys.argv[2])
 rounds = 0
 while time.monotonic() < end:
@@ -31,5 +50,6 @@ while time.monotonic() < end:
         halves = np.empty(count, ELEMENT_TYPES[name].storage)
         assert _ENCODE[name](count, values, halves)
         assert _DECODE[name](count, halves, np.empty_like(values))
+    swap(np.frombuffer(random.randbytes(4 * random.randrange(60)), np.float32).copy())
     rounds += 1
 print(rounds)

@@ -10,6 +10,7 @@ from session.tiers import one_in_gate
     ("job", "timeout"),
     [
         pytest.param("hosts-1+1", "0", marks=pytest.mark.gate),  # without a timeout, two ranks need no decision at all
+        pytest.param("distrun-2", "0", marks=pytest.mark.gate),
         pytest.param("hosts-1+2", "120", marks=pytest.mark.gate),
         *(("hosts-1+1", "120"), ("hosts-2+2", "0"), ("hosts-1+1+1", "120")),
     ],

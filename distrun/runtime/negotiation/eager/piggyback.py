@@ -79,6 +79,10 @@ class Piggyback:
         self._sent.add(handle.cache_id)
         return self.pack(letter, handle.cache_id, handle.inputs if self.is_eligible(handle) else ())
 
+    def note_sent(self, cache_id: int) -> None:
+        """Note that this rank's payload was sent."""
+        self._sent.add(cache_id)
+
     def receive(self, rank: int, message: bytes) -> int:
         """Keep the payload in a message from a rank, and return the cache id of its request."""
         cache_id = cache_id_of(message)
@@ -141,10 +145,7 @@ class Piggyback:
 
         It combines this rank's arrays with the other ranks' payloads, in rank order, as the backend would.
         """
-        cache_id, inputs, outputs = own.cache_id, own.inputs, own.outputs
-        how = self._reductions.get(cache_id)
-        if how is None:
-            how = self._reductions[cache_id] = reduction_of(self._backend, own.request)
+        inputs, outputs, how = own.inputs, own.outputs, self.reduction(own)
         mine = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
         sources = [
             np.frombuffer(others[rank], mine.dtype, offset=_HEADER) if rank in others else mine
@@ -156,6 +157,13 @@ class Piggyback:
         if not is_whole:
             unpack(result, outputs)
         return result
+
+    def reduction(self, handle: Handle) -> Reduction:
+        """Return the arithmetic of an operation."""
+        how = self._reductions.get(handle.cache_id)
+        if how is None:
+            how = self._reductions[handle.cache_id] = reduction_of(self._backend, handle.request)
+        return how
 
 
 def deliver(message: bytes, handle: Handle) -> None:

@@ -31,6 +31,7 @@ from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import CPU
 from distrun.runtime.transport.control.control_plane import ControlPlane
+from distrun.runtime.transport.shared_memory.swap import ANSWERED, ASLEEP, NO_ROOM, SENT, Swap, Terms
 
 if TYPE_CHECKING:
     from distrun.runtime.operations.engine import Awaited
@@ -60,6 +61,7 @@ class Eager:
         self._other = 1 - rank  # meaningful only if there are two ranks
         self._direct_link = control_plane.direct_link(self._other) if piggyback.makes_offers else None
         self._may_cross: dict[int, bool] = {}  # by cache id
+        self._terms: dict[int, Terms | None] = {}  # by cache id, None: it cannot be swapped
 
     # What we submit ---------------------------------------------------------------------------------------------------
 
@@ -170,13 +172,20 @@ class Eager:
         path has the least of it.
         """
         assert self._direct_link is not None
-        operations, piggyback, (look, inbox) = self._operations, self._piggyback, self._direct_link
+        operations, piggyback, (look, inbox, swap) = self._operations, self._piggyback, self._direct_link
         handle = operations.outbox[0]
         handle.submitted = time.monotonic_ns()
         if handle.request.name is None:
             operations.place(handle)
-        self._send(self._other, handle)
+        outcome = NO_ROOM if swap is None else self._swap(swap, handle)
+        if outcome == NO_ROOM:
+            self._send(self._other, handle)
         operations.outbox.popleft()
+        if outcome == ANSWERED:
+            operations.finish(handle)
+            return True
+        if outcome == SENT:
+            return False
         for _ in range(self._control_plane.looks):
             look()
             if inbox:
@@ -194,3 +203,25 @@ class Eager:
             piggyback.receive(source, message)
             self._cross(handle)
         return True
+
+    def _swap(self, swap: Swap, handle: Handle) -> int:
+        """Send the offer of a small array by `swap`, if it can do what is to be done."""
+        cache_id = handle.cache_id
+        if cache_id not in self._terms:
+            self._terms[cache_id] = self._swap_terms(swap, handle)
+        terms = self._terms[cache_id]
+        if terms is None or self._control_plane.is_stuck:
+            return NO_ROOM
+        outcome = swap(terms, handle.inputs[0], handle.outputs[0], self._control_plane.looks)
+        if outcome in (SENT, ASLEEP):
+            self._piggyback.note_sent(cache_id)
+        return outcome
+
+    def _swap_terms(self, swap: Swap, handle: Handle) -> Terms | None:
+        """Return the terms on which `swap` does an operation, or None if it cannot."""
+        piggyback, request = self._piggyback, handle.request
+        if not piggyback.is_eligible(handle) or len(request.shapes) > 1:
+            return None
+        factor, array = piggyback.reduction(handle).factor, handle.inputs[0]
+        header = piggyback.pack(messages.PIGGYBACK, handle.cache_id, ())
+        return None if factor is None else swap.terms(header, array.size, array.dtype, factor)

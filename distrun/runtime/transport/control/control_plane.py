@@ -16,6 +16,7 @@ from distrun.runtime.transport import link_health
 from distrun.runtime.transport.local_group import NETWORK_SPINS, LocalGroup
 from distrun.runtime.transport.network import DirectLink
 from distrun.runtime.transport.shared_memory.mailbox import LARGEST, Mailbox
+from distrun.runtime.transport.shared_memory.swap import Swap, can_swap
 
 LARGEST_MESSAGE = LARGEST
 """Bytes of the largest message."""
@@ -187,7 +188,8 @@ class ControlPlane:
             if message is not None:
                 inbox.append((rank, message))
 
-        return DirectLink(look, inbox)
+        swap = Swap(self._outboxes[rank], box, self._local_group.bells[self._indices[rank]]) if can_swap() else None
+        return DirectLink(look, inbox, swap)
 
     @property
     def looks(self) -> int:

@@ -9,6 +9,7 @@ with these.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import select
@@ -58,6 +59,11 @@ class Doorbell:
         self.fd = fd
         self._words = words
         self._index = index
+
+    @property
+    def address(self) -> int:
+        """The address of the "owner sleeps" word."""
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._words)) + 8 * self._index
 
     def ring(self) -> None:
         """Wake the owner if it sleeps. Call it after publishing what the owner should see."""

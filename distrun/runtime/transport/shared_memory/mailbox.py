@@ -9,6 +9,9 @@ overwrite it.
 
 from __future__ import annotations
 
+import ctypes
+from functools import cached_property
+
 from distrun.runtime.transport.shared_memory.doorbell import SEES_STORES_IN_ORDER, full_fence
 from distrun.runtime.transport.shared_memory.segment import LINE, PAGE, RING, Segment
 
@@ -18,25 +21,20 @@ LARGEST = RING // 4
 
 
 class Mailbox:
-    """One direction between two ranks, in ring number `index` of `segment` (see `Layout.ring`).
-
-    Each side keeps its own counter in a Python attribute, too, and reads only the other's counter from shared memory.
-    """
+    """One direction between two ranks, in ring number `index` of `segment` (see `Layout.ring`)."""
 
     def __init__(self, segment: Segment, index: int) -> None:
         start = segment.layout.ring(index)
         self._words = segment.buffer[start : start + PAGE].cast("q")
         self._ring = segment.buffer[start + PAGE : start + PAGE + RING]
         self._lengths = self._ring.cast("q")
-        self._head = self._words[_HEAD]
-        self._tail = self._words[_TAIL]
 
     def put(self, message: bytes) -> bool:
         """Writer: append a message of at most `LARGEST` bytes. Return False if there is no room for it now."""
         length = len(message)
         assert length <= LARGEST, length
         padded = -(-length // 8) * 8
-        head = self._head
+        head = self._words[_HEAD]
         if head + 8 + padded - self._words[_TAIL] > RING:
             return False
         self._lengths[head % RING // 8] = length
@@ -47,16 +45,16 @@ class Mailbox:
             self._ring[: length - first] = message[first:]
         if not SEES_STORES_IN_ORDER:
             full_fence()
-        self._head = self._words[_HEAD] = head + 8 + padded
+        self._words[_HEAD] = head + 8 + padded
         return True
 
     def __bool__(self) -> bool:
         """Reader: whether there is a message."""
-        return self._words[_HEAD] != self._tail
+        return self._words[_HEAD] != self._words[_TAIL]
 
     def get(self) -> bytes | None:
         """Reader: remove and return the oldest message, or None if there is none."""
-        tail = self._tail
+        tail = self._words[_TAIL]
         if self._words[_HEAD] == tail:
             return None
         if not SEES_STORES_IN_ORDER:
@@ -69,5 +67,11 @@ class Mailbox:
             message += bytes(self._ring[: length - first])
         if not SEES_STORES_IN_ORDER:
             full_fence()
-        self._tail = self._words[_TAIL] = tail + 8 + -(-length // 8) * 8
+        self._words[_TAIL] = tail + 8 + -(-length // 8) * 8
         return message
+
+    @cached_property
+    def addresses(self) -> tuple[int, int, int]:
+        """The addresses of `head`, `tail` and the ring."""
+        words = ctypes.addressof(ctypes.c_char.from_buffer(self._words))
+        return words + 8 * _HEAD, words + 8 * _TAIL, ctypes.addressof(ctypes.c_char.from_buffer(self._ring))

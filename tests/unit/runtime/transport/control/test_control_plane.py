@@ -21,7 +21,7 @@ def test_what_a_direct_link_has_received_comes_first_and_is_seen():
     first, second = LocalGroup(0, range(2), peers, FOREVER), LocalGroup(1, range(2), copies, FOREVER)
     try:
         sender, receiver = ControlPlane(first), ControlPlane(second)
-        look, inbox = receiver.direct_link(0)
+        look, inbox, _ = receiver.direct_link(0)
         look()
         assert not inbox
         assert not receiver.waiting()
