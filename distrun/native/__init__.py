@@ -1,4 +1,4 @@
-"""Kernels in C for what takes numpy many passes: quantisation, and conversion of half precision.
+"""Kernels in C for what takes numpy many passes or calls: quantisation, conversion of half precision, and packing.
 
 They are optional, and numpy's code is their specification: both have the same results, bit for bit (a NaN may be
 another NaN). A caller asks a `Kernel` first and goes on with numpy if that returns False, as it does without a library
