@@ -23,14 +23,13 @@ from distrun.runtime.collectives.call import (
     start_group,
 )
 from distrun.runtime.collectives.tensors import cut
-from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.operations.dtypes import name_of
 from distrun.runtime.operations.handle import AnyHandle, Handle, outputs_of
 from distrun.runtime.operations.request import Request
 from distrun.runtime.world import world
-from distrun.torch import cuda, on_gpu, tensors as storage
-from distrun.torch.on_gpu import Repeated
+from distrun.torch import cuda, repeated, tensors as storage
+from distrun.torch.repeated import Repeated
 from distrun.torch.tensors import request_of as request_of
 
 
@@ -120,16 +119,18 @@ Plain = Arrays | Repeated
 _shape_of = attrgetter("shape")
 
 
-def _taken(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None) -> tuple[Request, list[storage.Flat]]:
+def _taken(tensors: Sequence[Tensor], call: Call, arrays: Plain | None) -> tuple[Request, Sequence[storage.Flat]]:
+    if type(arrays) is Repeated:
+        return arrays.request, arrays.buffers
     if arrays is None:
         return request_of(call, tensors), list(map(storage.flat, tensors))
     request = call.request(name_of(arrays[0].dtype), tuple(map(_shape_of, arrays)))
-    return request, [array.reshape(-1) for array in arrays]
+    return request, [array if array.ndim == 1 else array.reshape(-1) for array in arrays]
 
 
 def allreduce(tensors: Sequence[Tensor], call: Call, plain: Plain | None = None) -> Handle:
     """Return an allreduce of each of `tensors`, all of one dtype. `plain`: what is known of them if they are plain."""
-    if type(plain) is Repeated:
+    if type(plain) is Repeated and plain.arena is not None:
         return plain.into_new(tensors)
     request, flats = _taken(tensors, call, plain)
     return prepare(request, flats, [storage.room_for(flats)], _new, tensors)
@@ -169,12 +170,12 @@ def broadcast(tensor: Tensor, call: Call, in_place: bool = False) -> Handle:
     """Return a broadcast, into a new tensor or into `tensor`."""
     is_root = world.rank() == call.root
     if cuda.is_on_gpu(tensor):
-        repeated = on_gpu.repeated((tensor,), call, in_place)
-        if repeated is not None:
-            outputs: Sequence[DeviceBuffer] = repeated.buffers
+        known = repeated.recall((tensor,), call, in_place)
+        if known is not None:
+            outputs: Sequence[Any] = known.buffers
             if not in_place:
-                outputs = (on_gpu.buffer(tensor.detach().clone() if is_root else cuda.new(tensor, tensor.shape)),)
-            return repeated.handle((tensor,), (), outputs, given if in_place else on_gpu.new)
+                outputs = (repeated.buffer(tensor.detach().clone() if is_root else cuda.new(tensor, tensor.shape)),)
+            return known.handle((tensor,), (), outputs, given if in_place else repeated.new)
     request = request_of(call, [tensor])
     if in_place:  # the root's tensor is only read
         if not is_root:
@@ -186,15 +187,15 @@ def broadcast(tensor: Tensor, call: Call, in_place: bool = False) -> Handle:
 
 def alltoall(tensor: Tensor, splits: Any, call: Call) -> Handle:
     """Return an alltoall that sends `splits[i]` rows to rank i, or the same number to each rank if `splits` is None."""
-    repeated = on_gpu.repeated((tensor,), call) if cuda.is_on_gpu(tensor) else None
-    request = request_of(call, [tensor]) if repeated is None else repeated.request
+    known = repeated.recall((tensor,), call) if cuda.is_on_gpu(tensor) else None
+    request = request_of(call, [tensor]) if known is None else known.request
     if isinstance(splits, Tensor):
         splits = splits.tolist()  # on the host, which waits for splits on a GPU
     elements = elements_per_rank(tensor.shape, splits, call.process_set.size())
-    if repeated is None:
+    if known is None:
         handle = prepare(request, (storage.flat_rows(tensor),), (), _new_rows, [tensor])
     else:
-        handle = repeated.handle((tensor,), repeated.buffers, (), _new_rows)
+        handle = known.handle((tensor,), known.buffers, (), _new_rows)
     handle.splits = elements
     return handle
 
@@ -208,7 +209,7 @@ Make = Callable[[Sequence[Tensor], Call, Plain | None], Handle]
 def grouped(tensors: Sequence[Tensor], call: Call, make: Make, start: Callable[[Handle], Handle]) -> AnyHandle:
     """Start one operation per dtype and device among the tensors, and return one handle for all of them."""
     tensors = group_of(tensors)
-    plain = _plain(tensors, call, make)
+    plain = _plain(tensors, call, make, is_waited_for=start is run)
     if plain is not None:
         return start(make(tensors, call, plain))
     return start_group(tensors, list(map(_kind, tensors)), call, lambda group, call: start(make(group, call, None)))
@@ -226,12 +227,17 @@ def single(tensor: Tensor, call: Call, make: Make) -> Handle:
     return only(make(tensors, call, _plain(tensors, call, make)))
 
 
-def _plain(tensors: Sequence[Tensor], call: Call, make: Make) -> Plain | None:
-    """Return the tensors' `plain_arrays` or, of tensors on a GPU, what is kept of the operation. None if they are not
-    plain."""
+def _plain(tensors: Sequence[Tensor], call: Call, make: Make, is_waited_for: bool = False) -> Plain | None:
+    """Return what is kept of the operation, which on the CPU is so of groups alone, or the tensors' `plain_arrays`.
+    None if they are not plain.
+
+    Args:
+        is_waited_for: whether the caller does nothing before the operation is done.
+    """
     if cuda.is_on_gpu(tensors[0]):
-        return on_gpu.repeated(tensors, call, make is allreduce_in_place)
-    return storage.plain_arrays(tensors)
+        return repeated.recall(tensors, call, make is allreduce_in_place)
+    known = repeated.recall(tensors, call, make is allreduce_in_place) if is_waited_for and len(tensors) > 1 else None
+    return known or storage.plain_arrays(tensors)
 
 
 def only(handle: Handle) -> Handle:

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from distrun.runtime.collectives import plain
-from distrun.runtime.collectives.call import Call, group_of, reduction_call
+from distrun.runtime.collectives.call import Call, reduction_call
 from distrun.runtime.collectives.compressors import Compression, Compressor, compressed, wire_type
 from distrun.runtime.collectives.plain import Terms
 from distrun.runtime.operations.docstrings import complete_all
 from distrun.runtime.operations.handle import AnyHandle, Handle
 from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
-from distrun.torch import autograd, cuda, on_gpu, operations, tensors as storage
+from distrun.torch import autograd, cuda, operations, repeated, tensors as storage
 from distrun.torch.operations import grouped, run, single, submit
 
 __all__ = [
@@ -50,9 +50,9 @@ def _allreduce_in_place(tensor: Tensor, terms: Terms) -> Handle:
     handle: Handle | None = None
     if cuda.is_on_gpu(tensor):
         tensors = (tensor,)
-        repeated = on_gpu.repeated(tensors, reduction_call("allreduce", *terms), in_place=True)
-        if repeated is not None:
-            return repeated.in_place(tensors, operations.first_given)
+        known = repeated.recall(tensors, reduction_call("allreduce", *terms), in_place=True)
+        if known is not None:
+            return known.in_place(tensors, operations.first_given)
     else:
         array = storage.array_of(tensor)
         handle = None if array is None else plain.in_place(array, terms, tensor)
@@ -60,12 +60,6 @@ def _allreduce_in_place(tensor: Tensor, terms: Terms) -> Handle:
 
 
 def _grouped_in_place(tensors: Sequence[Tensor], terms: Terms, start: Callable[[Handle], Handle]) -> AnyHandle:
-    tensors = group_of(tensors)
-    if not cuda.is_on_gpu(tensors[0]):
-        arrays = storage.arrays_of(tensors)
-        handle = None if arrays is None else plain.group_in_place(arrays, terms, tensors)
-        if handle is not None:
-            return start(handle)
     return grouped(tensors, reduction_call("allreduce", *terms), operations.allreduce_in_place, start)
 
 

@@ -100,16 +100,8 @@ def array_of(tensor: Tensor) -> NDArray[Any] | None:
         return None
 
 
-def arrays_of(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
-    """Return `array_of` each tensor, or None if any of them is None."""
-    try:
-        return list(map(cuda.as_array, tensors))
-    except (TypeError, RuntimeError):
-        return None
-
-
 def plain_arrays(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
-    """Return `arrays_of` the tensors if all are contiguous and have one dtype, or None otherwise."""
+    """Return `array_of` each tensor if all are contiguous and have one dtype, or None otherwise."""
     try:
         arrays = list(map(cuda.as_array, tensors))
     except (TypeError, RuntimeError):

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Reduction
 from distrun.runtime.operations.request import Request
+from distrun.tensor_fusion.packing import pack
 
 Flat = NDArray[Any]
 
@@ -116,7 +117,10 @@ def source_and_target(inputs: Sequence[Flat], outputs: Sequence[Flat]) -> tuple[
 
     The caller unpacks the result unless its array is the only output.
     """
-    source = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
+    source = inputs[0]
+    if len(inputs) > 1:
+        source = np.empty(sum(map(len, inputs)), source.dtype)
+        pack(inputs, source)
     target = outputs[0] if len(outputs) == 1 else source if len(inputs) > 1 else np.empty_like(source)
     return source, target
 

@@ -99,7 +99,7 @@ class HierarchicalBackend(Backend):
             self.allreduce([values], [values], wide, what)
             unpack(values.astype(outputs[0].dtype), outputs)
             return
-        count = sum(part.size for part in inputs)
+        count = sum(map(len, inputs))
         # All ranks must come to the same decision, so it depends only on what they agree on.
         nbytes = count * inputs[0].itemsize
         if choose(nbytes, self._hosts.count, wire=reduction.wire, wanted=self._algorithm) == WHOLE:

@@ -13,7 +13,6 @@ if they are large (see `piecewise`), or whole into the heap if the operation nee
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from distrun.runtime.backends.piecewise import PIECEWISE, Pieces
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Reduction
 from distrun.runtime.transport.local_ranks import LocalRanks
-from distrun.runtime.transport.shared_memory.segment import STAGE, Segment
+from distrun.runtime.transport.shared_memory.segment import STAGE
 from distrun.tensor_fusion.packing import pack, unpack
 
 ONE_STEP_LIMIT = 128 << 10
@@ -33,14 +32,6 @@ just written is slow: beyond this limit, one more barrier costs less. It must no
 SHORT = 8 << 10
 """Arrays of up to this many bytes are reduced in one step with any number of ranks: the more ranks share a core, the
 longer a barrier takes."""
-
-KNOWN_CUTS = 32
-"""The number of lists of tensor sizes whose views of the staging buffers are cached: training repeats its tensors."""
-
-
-def _views(segment: Segment, offset: int, dtype: np.dtype[Any], sizes: Sequence[int]) -> list[Flat]:
-    """Return consecutive views of `segment` from `offset` on, with `sizes` elements."""
-    return split(segment.view(offset, sum(sizes), dtype), sizes)
 
 
 class SharedMemoryBackend(Backend):
@@ -54,7 +45,6 @@ class SharedMemoryBackend(Backend):
         self._mine = local_ranks.mine
         self._stage = local_ranks.stage
         self._pieces = Pieces(local_ranks)
-        self._pieces_at = lru_cache(maxsize=KNOWN_CUTS)(partial(_views, local_ranks.mine))
         self.rank = local_ranks.own
         self.size = local_ranks.size
 
@@ -75,7 +65,7 @@ class SharedMemoryBackend(Backend):
         what: str,
         feedback: Feedback | None = None,
     ) -> None:
-        count = sum(part.size for part in inputs)
+        count = sum(map(len, inputs))
         dtype = inputs[0].dtype
         nbytes = count * dtype.itemsize
         if nbytes <= SHORT or nbytes * (self.size - 1) <= ONE_STEP_LIMIT:
@@ -125,9 +115,7 @@ class SharedMemoryBackend(Backend):
         self._local_ranks.exchange((), what)
         self._reduce_slices([offset] * self.size, count, dtype, reduction)
         self._local_ranks.exchange((), what)
-        pieces = self._pieces_at(offset, dtype, tuple([part.size for part in outputs]))
-        for part, piece in zip(outputs, pieces, strict=True):
-            part[...] = piece
+        unpack(staged, outputs)
 
     def _allreduce_fused(
         self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str

@@ -40,6 +40,13 @@ class Bucket(ABC):
 
     counts_in: tuple[int, int]
     """The graph task and the stream in which a gradient that is not the last need only be struck off `waiting_for`."""
+    counted: Collection[int] = ()
+    """The places of the parameters of which this holds."""
+
+    @staticmethod
+    def current_stream() -> int:
+        """Return the stream on which this thread queues its work."""
+        return 0
 
     def __init__(
         self,

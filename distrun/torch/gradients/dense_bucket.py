@@ -11,6 +11,7 @@ from torch import Tensor
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.world import world
+from distrun.torch.gradients.backward import current_task
 from distrun.torch.gradients.bucket import BufferBucket, GradientBuffer, Start, failed_elsewhere
 from distrun.torch.tensors import empty_array, tensor_of
 from distrun.tracing import gradients
@@ -47,8 +48,10 @@ class DenseBucket(BufferBucket):
         self._feed_back(self._request)
         self._index = {place: index for index, place in enumerate(self.places)}
         self._taken: set[int] = set()  # indices
+        self.counted = [place for place, count in zip(places, counts, strict=True) if count < AT_ONCE]
 
     def take(self, place: int) -> None:
+        self.counts_in = current_task(), 0
         index = self._index[place]
         parameter = self.parameters[index]
         gradient = parameter.grad

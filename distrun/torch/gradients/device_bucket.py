@@ -128,7 +128,8 @@ class DeviceBucket(BufferBucket):
     ) -> None:
         super().__init__(call, places, parameters, names, sparse_as_dense, sparse_dims)
         self._arena = arena = cuda.arena()
-        self.current_stream = arena.current_stream
+        self.current_stream = arena.current_stream  # type: ignore[method-assign]
+        self.counted = self.places
         self._buffer = buffer = _Buffer(parameters, self._present, self._absent)
         note_held(GRADIENT_BUCKETS, buffer.whole.nbytes, buffer)
         self._flat = DeviceBuffer(buffer.start, buffer.whole.numel(), STORAGE[buffer.whole.dtype], buffer.whole)

@@ -13,7 +13,6 @@ from torch.utils.hooks import RemovableHandle
 
 from distrun.torch.gradients.backward import current_task
 from distrun.torch.gradients.bucket import Bucket
-from distrun.torch.gradients.device_bucket import DeviceBucket
 
 
 class Listener(Protocol):
@@ -39,7 +38,7 @@ class TrackedParameters:
         self.names: list[str] = []
         self.places: dict[int, int] = {}
         """Each tensor's index in `tensors`, by its id."""
-        self.counted: dict[int, tuple[DeviceBucket, int]] = {}
+        self.counted: dict[int, tuple[Bucket, int]] = {}
         """The bucket and the place of each parameter whose gradients may be counted by its hook alone, by its id."""
         self._optimizer = weakref.ref(optimizer)
         self._listener = weakref.ref(listener)
@@ -70,8 +69,7 @@ class TrackedParameters:
         """Let hooks count down in those of `buckets` that allow it, and in no others."""
         self.counted.clear()
         for bucket in buckets:
-            if isinstance(bucket, DeviceBucket):
-                self.counted.update((id(self.tensors[place]), (bucket, place)) for place in bucket.places)
+            self.counted.update((id(self.tensors[place]), (bucket, place)) for place in bucket.counted)
 
     def _register_hooks(self) -> None:
         """Give each parameter one hook. A parameter that has one keeps it, since this may run within that hook."""
@@ -92,7 +90,7 @@ def numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
 
 
 def _hook(
-    listener: weakref.ref[Listener], parameter: int, counted: Mapping[int, tuple[DeviceBucket, int]]
+    listener: weakref.ref[Listener], parameter: int, counted: Mapping[int, tuple[Bucket, int]]
 ) -> Callable[[Tensor], None]:
     """Return the hook of a parameter, which counts down in its bucket, and calls the listener for all else: the first
     and the last gradient of a bucket, another stream, and all that is out of the ordinary."""

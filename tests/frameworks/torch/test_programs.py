@@ -53,6 +53,12 @@ def test_behind_the_gate(job, program, size):
 
 @pytest.mark.gate
 @pytest.mark.parametrize("size", one_in_gate(2, (1, 2)), ids=str)
+def test_groups_that_change_under_their_name_are_reduced_as_they_are(job, size):
+    job("gpu/repeated", size, "cpu")
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("size", one_in_gate(2, (1, 2)), ids=str)
 def test_ranks_that_tune_choose_alike_and_train_as_without_it(job, size, tmp_path):
     log = str(tmp_path / "log.csv")
     job("tuning", size, log, DISTRUN_AUTOTUNE="1", DISTRUN_AUTOTUNE_LOG=log)

@@ -12,6 +12,7 @@ from distrun import native
 from distrun.runtime.backends.quantisation import QUANTISERS
 from distrun.runtime.operations.dtypes import _DECODE, _ENCODE, ELEMENT_TYPES
 from distrun.runtime.transport.shared_memory.swap import Terms, swap_function
+from distrun.tensor_fusion.packing import _PACK, _UNPACK
 
 DIGEST = native.sources_digest()
 native.sources_digest = lambda: DIGEST
@@ -51,5 +52,14 @@ while time.monotonic() < end:
         assert _ENCODE[name](count, values, halves)
         assert _DECODE[name](count, halves, np.empty_like(values))
     swap(np.frombuffer(random.randbytes(4 * random.randrange(60)), np.float32).copy())
+    parts = [
+        np.zeros(random.choice([0, 1, 16, random.randrange(300)]), np.int8) for _ in range(random.randrange(5, 40))
+    ]
+    whole = np.frombuffer(random.randbytes(sum(map(len, parts))), np.int8).copy()
+    assert _UNPACK.moves(parts, whole)
+    assert _PACK.moves(parts, again := np.empty_like(whole))
+    assert (again == whole).all()
+    for odd in ([parts[0].reshape(1, -1)], parts, [random.randbytes(8)], [np.array(None)]):
+        assert not _PACK.moves([*parts, *odd], whole) or not sum(map(len, odd))
     rounds += 1
 print(rounds)

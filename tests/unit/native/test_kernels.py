@@ -12,10 +12,12 @@ from session.hypothesis_profiles import examples
 from distrun import native
 from distrun.runtime.backends.quantisation import AT_ONCE, BLOCK, QUANTISERS, Quantiser
 from distrun.runtime.operations.dtypes import _DECODE, _ENCODE, ELEMENT_TYPES
+from distrun.tensor_fusion.packing import _PACK, _UNPACK, FEW, pack, unpack
 
 KERNELS = {
     **{name: (kind._quantise_kernel, kind._restore_kernel) for name, kind in QUANTISERS.items()},
     **{name: (_ENCODE[name], _DECODE[name]) for name in _ENCODE},
+    "packing": (_PACK, _UNPACK),
 }
 counts = st.one_of(st.integers(0, 3 * BLOCK), st.sampled_from([AT_ONCE - 1, AT_ONCE, AT_ONCE + BLOCK + 3]))
 seeds = st.integers(0, 1 << 32)
@@ -131,11 +133,73 @@ def test_all_patterns_of_16_bits_are_decoded_as_by_numpy(compiled, name):
     assert_same(*results)
 
 
+def parts_of(whole: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
+    """Return copies of consecutive parts, at addresses of all kinds."""
+    copies = []
+    for index, part in enumerate(np.split(whole, np.cumsum(sizes)[:-1])):
+        room = np.empty(index % 64 + part.nbytes, np.uint8)[index % 64 :].view(whole.dtype)
+        room[:] = part
+        copies.append(room)
+    return copies
+
+
+lengths = st.lists(st.one_of(st.integers(0, 80), st.just(1024)), min_size=FEW + 1, max_size=30)
+dtypes = st.sampled_from(["bool", "float16", "float32", "float64", "complex128", "longdouble"])
+
+
+@examples(gate=20, full=500)
+@given(sizes=lengths, dtype=dtypes, seed=seeds)
+def test_arrays_are_packed_and_unpacked_as_by_numpy(compiled, sizes, dtype, seed):
+    values = np.random.default_rng(seed).integers(0, 100, sum(sizes)).astype(dtype)
+    for is_on in (True, False):
+        compiled(is_on)
+        parts, packed = parts_of(values, sizes), np.zeros_like(values)
+        assert _PACK.moves(parts, packed) is is_on
+        pack(parts, packed)
+        assert packed.tobytes() == values.tobytes()
+        rooms = parts_of(np.zeros_like(values), sizes)
+        packed.flags.writeable = False
+        assert _UNPACK.moves(rooms, packed) is is_on
+        unpack(packed, rooms)
+        assert [room.tobytes() for room in rooms] == [part.tobytes() for part in parts]
+
+
+class Subclass(np.ndarray):
+    """An array that may be more than its elements."""
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        np.ones((2, 2), np.float32),
+        np.ones(8, np.float32)[::2],
+        np.ones(5, np.float32),
+        np.ones(4, np.float64),
+        np.ones(4, np.float32).view(Subclass),
+        "not an array",
+    ],
+    ids=["two-dimensional", "strided", "longer", "another dtype", "a subclass", "no array"],
+)
+def test_what_are_not_the_parts_of_a_buffer_is_left_to_numpy(compiled, odd):
+    compiled(True)
+    parts, whole = [np.zeros(4, np.float32) for _ in range(6)], np.full(24, 7, np.float32)
+    assert not _PACK.moves([*parts[1:], odd], whole)
+    assert not _UNPACK.moves([*parts[1:], odd], whole)
+    assert (whole == 7).all()
+    assert not np.any(parts)
+    parts[3].flags.writeable = False
+    assert not _UNPACK.moves(parts, whole)
+    assert not _PACK.moves(parts, whole[::-1])
+    assert not _PACK.moves(parts, whole.view(Subclass))
+    assert _PACK.moves(parts, whole)
+    whole.flags.writeable = False
+    assert not _PACK.moves(parts, whole)
+
+
 def test_the_library_is_there_and_was_compiled_from_these_sources():
     native.load()  # scripts/install compiles it
-    for quantise, restore in (KERNELS[name] for name in QUANTISERS):
-        assert quantise.best is not None
-        assert restore.best is not None
+    for pair in (*(KERNELS[name] for name in QUANTISERS), KERNELS["packing"]):
+        assert None not in [kernel.best for kernel in pair]
 
 
 def test_arrays_that_a_kernel_cannot_take_are_left_to_numpy():

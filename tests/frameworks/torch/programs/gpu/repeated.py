@@ -1,16 +1,24 @@
-"""Operations that repeat under their names, while their tensors change places, shapes and types."""
+"""Operations that repeat under their names, while their tensors change places, shapes and types.
+
+With the argument `cpu`, on the CPU.
+"""
 
 import random
+import sys
+import weakref
 
+import numpy as np
 import playing
 import torch
 from checking import check, run_checks
 
 import distrun.torch as hvd
-from distrun.torch import on_gpu
+from distrun.torch import repeated
 
 hvd.init()
-playing.play(lambda tensor: tensor.dtype is not torch.float64)
+ON_CPU = sys.argv[1:] == ["cpu"]
+if not ON_CPU:
+    playing.play(lambda tensor: tensor.dtype is not torch.float64)
 RANK, SIZE = hvd.rank(), hvd.size()
 SHAPES = [(4,), (2, 2), (64,), (8, 8), (0,), ()]
 
@@ -154,15 +162,38 @@ def what_travels_is_what_is_given():
         if chance.random() < 0.5:
             group.renew() if group.tensors[-1].dtype is torch.float64 else getattr(group, chance.choice(changes))()
         group.act()
+    assert any(type(known) is repeated.Repeated for known in repeated._kept.values())
+
+
+@check
+def other_views_at_the_same_address_are_told_apart():
+    whole, other = torch.empty(64), torch.zeros(2)
+    half = whole[:32]
+    for view in (half, half, half, whole[::2], torch._neg_view(half), half, whole[:16], half.view(2, 16)):
+        whole.fill_(1)
+        sign = -1 if view.is_neg() else 1
+        result, _ = hvd.grouped_allreduce([view, other], name="views", op=hvd.Sum)
+        assert torch.equal(result, torch.full_like(result, sign * SIZE))
+        hvd.grouped_allreduce_([view, other], name="views in place", op=hvd.Sum)
+        assert torch.equal(view, torch.full_like(view, sign * SIZE))
+        assert whole.sum() == 64 + view.numel() * (SIZE - 1)
 
 
 @check
 def nothing_is_kept_alive_and_no_more_groups_than_the_limit():
-    limit, on_gpu.REQUESTS = on_gpu.REQUESTS, len(on_gpu._kept) + 2
+    limit, repeated.REQUESTS = repeated.REQUESTS, len(repeated._kept) + 2
     for index in range(5):
-        hvd.allreduce_(torch.ones(3), name=f"one of many {index}")
-    assert len(on_gpu._kept) == on_gpu.REQUESTS
-    on_gpu.REQUESTS = limit
+        arrays = [np.ones(3, np.float32), np.ones(4, np.float32)]
+        tensors = list(map(torch.from_numpy, arrays))
+        for total in (SIZE, SIZE**2, SIZE**3):
+            hvd.grouped_allreduce_(tensors, name=f"one of many {index}", op=hvd.Sum)
+            assert [array.tolist() for array in arrays] == [[total] * 3, [total] * 4]
+        assert type(list(repeated._kept.values())[-1]) is repeated.Repeated
+        memory = list(map(weakref.ref, arrays))
+        del arrays, tensors
+        assert [each() for each in memory] == [None, None]
+    assert len(repeated._kept) == repeated.REQUESTS
+    repeated.REQUESTS = limit
 
 
 run_checks()
