@@ -86,7 +86,7 @@ class _Recorder(Links):
         self._received[host] += 1
         return _Message(host, self._received[host], into.nbytes)
 
-    def wait(self, tickets: Sequence[Ticket], what: str) -> None:
+    def wait(self, tickets: Sequence[Ticket], what: str, left: int = 0) -> None:
         awaited = [ticket.key for ticket in tickets if isinstance(ticket, _Message)]
         if awaited:
             self.steps.append((WAIT, awaited, 0))

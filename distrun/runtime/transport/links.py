@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,9 @@ class Ticket(Protocol):
 class Links(ABC):
     """The links of one rank with the ranks of its rail, by host."""
 
+    are_streams: ClassVar[bool] = False
+    """Whether an array that was sent as one may be received in parts."""
+
     @abstractmethod
     def send(self, host: int, array: Flat) -> Ticket:
         """Send a contiguous `array` to `host`. Do not block.
@@ -50,8 +53,10 @@ class Links(ABC):
         """Receive the next array from `host` in the contiguous array `into`. Do not block."""
 
     @abstractmethod
-    def wait(self, tickets: Sequence[Ticket], what: str) -> None:
-        """Return when all `tickets` are done. `what` names the operation in warnings and errors.
+    def wait(self, tickets: Sequence[Ticket], what: str, left: int = 0) -> None:
+        """Return when all `tickets` are done, or have at most `left` bytes left, if these links are streams.
+
+        `what` names the operation in warnings and errors.
 
         Raises:
             JobAbortedError: a rank is gone.
@@ -88,6 +93,8 @@ that this rank listens on to the ranks of the rail, and returns the ports of all
 
 class TcpLinks(Links):
     """Links over one TCP connection for each host. With many hosts, only the needed ones are connected."""
+
+    are_streams = True
 
     def __init__(
         self,
@@ -130,16 +137,16 @@ class TcpLinks(Links):
     def receive(self, host: int, into: Flat) -> Ticket:
         return self._streams[host].receive(into.view(np.uint8).data)
 
-    def wait(self, tickets: Sequence[Ticket], what: str) -> None:
+    def wait(self, tickets: Sequence[Ticket], what: str, left: int = 0) -> None:
         for ticket in tickets:
-            if ticket.left:
+            if ticket.left > left:
                 break
         else:
             return
 
         def ready() -> bool:
             self._network.progress()
-            return not any(ticket.left for ticket in tickets)
+            return not any(ticket.left > left for ticket in tickets)
 
         self._local_ranks.wait(ready, lambda: self._waiting_for(what, self._late()))
 

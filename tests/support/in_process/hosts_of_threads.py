@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from distrun.contract.settings import AUTO, DIRECT
 from distrun.runtime.backends import hierarchical, rail, wire_format
-from distrun.runtime.backends.algorithms import base, choice, measuring
+from distrun.runtime.backends.algorithms import base, choice, direct, measuring
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.operations import reduction, stages
 from distrun.runtime.operations.dtypes import name_of
@@ -31,6 +31,7 @@ from distrun.runtime.transport.shared_memory.segment import Heap, Layout, Segmen
 
 DEADLINE = 60.0
 ROOM = 64 << 20  # bytes of a heap
+BUFFER = 150  # bytes that a stream takes at once
 DTYPES = [
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "bfloat16", "float32", "float64", "longdouble", "complex64", "complex128", "clongdouble"),
@@ -50,8 +51,14 @@ _SPEC.loader.exec_module(reference)
 
 @dataclass
 class Ticket:
-    into: Any
+    array: Any
     left: int
+    is_stream: bool = False
+
+    def next(self, count: int) -> Any:
+        """The next bytes to be sent or received."""
+        flat = self.array.view(np.uint8)
+        return flat[flat.size - self.left :][:count]
 
 
 @dataclass
@@ -67,31 +74,33 @@ class Post:
         for way, sent in self.sent.items():
             awaited = self.awaited.get(way, ())
             while sent and awaited:
-                (array, leaving), ticket = sent.popleft(), awaited.popleft()
-                assert array.dtype == ticket.into.dtype
-                assert array.size == ticket.into.size, "the two ends do not mean the same array"
-                ticket.into[:] = array
-                ticket.left = 0
-                leaving.left = 0
+                leaving, ticket = sent[0], awaited[0]
+                if not leaving.is_stream:
+                    assert leaving.array.dtype == ticket.array.dtype
+                    assert leaving.left == ticket.left, "the two ends do not mean the same array"
+                count = min(leaving.left, ticket.left)
+                ticket.next(count)[:] = leaving.next(count)
+                for end, queue in ((leaving, sent), (ticket, awaited)):
+                    end.left -= count
+                    if not end.left:
+                        queue.popleft()
         self.changed.notify_all()
 
 
 class MemoryLinks(Links):
-    """Links within the process. What is sent is read late, as by an MPI that waits for the receiver, or at once, as by
-    TCP."""
+    """Links within the process. Arrays are read late, as by an MPI that waits for the receiver, or some of their bytes
+    at once, as by TCP."""
 
     def __init__(self, post: Post, hosts: HostLayout, is_late: bool) -> None:
-        self._post, self._hosts, self._is_late = post, hosts, is_late
+        self._post, self._hosts, self.are_streams = post, hosts, not is_late
 
     def send(self, host, array):
         assert array.flags.c_contiguous
-        ticket = Ticket(array, array.nbytes)
-        if ticket.left:
-            with self._post.changed:
-                way = (self._hosts.rank, self._hosts.peer(host))
-                self._post.sent.setdefault(way, deque()).append((array if self._is_late else array.copy(), ticket))
-        if not self._is_late:
-            ticket.left = 0
+        at_once = array.view(np.uint8)[: BUFFER if self.are_streams else 0].copy()
+        ticket = Ticket(array, array.nbytes - at_once.size, self.are_streams)
+        with self._post.changed:
+            queue = self._post.sent.setdefault((self._hosts.rank, self._hosts.peer(host)), deque())
+            queue += [part for part in (Ticket(at_once, at_once.size, True), ticket) if part.left]
         return ticket
 
     def receive(self, host, into):
@@ -103,8 +112,8 @@ class MemoryLinks(Links):
                 self._post.awaited.setdefault(way, deque()).append(ticket)
         return ticket
 
-    def wait(self, tickets, what):
-        self._until(lambda: not any(ticket.left for ticket in tickets))
+    def wait(self, tickets, what, left=0):
+        self._until(lambda: not any(ticket.left > left for ticket in tickets))
 
     def flush(self, what):
         ours = [way for way in self._post.sent if way[0] == self._hosts.rank]
@@ -209,6 +218,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "ONE_STEP_LIMIT_OF_TWO", 512)
     monkeypatch.setattr(choice, "SHARED_FROM", 128)
     monkeypatch.setattr(base, "CHUNK", 512)
+    monkeypatch.setattr(direct, "PIECE", 128)
 
 
 @pytest.fixture(autouse=True)

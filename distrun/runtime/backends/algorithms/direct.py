@@ -14,6 +14,9 @@ import numpy as np
 from distrun.runtime.backends.algorithms.base import Algorithm, RailShare, Steps, chunk_elements, cut, divided, run
 from distrun.runtime.backends.base import Flat
 
+PIECE = 256 << 10
+"""Bytes that are received and combined at a time of an array that is sent whole."""
+
 
 class Direct(Algorithm):
     """Links every host with every other one."""
@@ -79,19 +82,23 @@ class Direct(Algorithm):
     def reduce_whole(self, share: RailShare, what: str) -> None:
         """Reduce a small array in one step: every host receives everything and combines it, in the same order.
 
-        The array is sent in one piece: two ranks that send each other several pieces take half as long again.
+        The array is sent in one piece: two ranks that send each other several pieces take half as long again. It is
+        received and combined in pieces: only the last one is combined when nothing moves any more.
         """
         links, hosts, whole = self._links, self._hosts, slice(0, share.size)
         sent = share.encoded(share.ours(whole), whole)
-        shares = self._scratch.rows(hosts.count, sent.size, share.wire.dtype)
-        received = [sent if host == hosts.own else row for host, row in enumerate(shares)]
-        tickets = []
-        for host in hosts.others:
-            tickets += [links.send(host, sent), links.receive(host, received[host])]
-        links.wait(tickets, what)
-        # This host's contribution is rounded as the others receive it: all must add the same numbers.
-        arrived = [share.decoded(raw, whole) for raw in received]
-        share.stages.between.combine(arrived, share.targets)
+        tickets = [links.send(host, sent) for host in hosts.others]
+        is_cut = links.are_streams and not share.wire.is_encoded and sent.nbytes > PIECE
+        length = PIECE // sent.itemsize if is_cut else sent.size
+        rows = self._scratch.rows(hosts.count, length, share.wire.dtype)
+        for part in cut(share.size, length) if is_cut else (whole,):
+            ours = sent[part] if is_cut else sent
+            received = [ours if host == hosts.own else row[: ours.size] for host, row in enumerate(rows)]
+            links.wait([links.receive(host, received[host]) for host in hosts.others], what)
+            links.wait(tickets, what, (share.size - part.stop) * sent.itemsize)  # it may be sent from the target
+            # This host's contribution is rounded as the others receive it: all must add the same numbers.
+            arrived = [share.decoded(raw, part) for raw in received]
+            share.stages.between.combine(arrived, [target[part] for target in share.targets])
 
     def broadcast(self, array: Flat, root: int, what: str) -> None:
         """Copy the array of host `root` to all others.

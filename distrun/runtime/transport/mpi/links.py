@@ -53,7 +53,7 @@ class MpiLinks(Links):
     def receive(self, host: int, into: Flat) -> Ticket:
         return _Transfer(host, self._requests.post(self._requests.receive(into, self._peers[host])))
 
-    def wait(self, tickets: Sequence[Ticket], what: str) -> None:
+    def wait(self, tickets: Sequence[Ticket], what: str, left: int = 0) -> None:
         self._complete([ticket for ticket in tickets if isinstance(ticket, _Transfer)], what)
 
     def flush(self, what: str) -> None:
