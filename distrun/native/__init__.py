@@ -1,5 +1,5 @@
-"""Kernels in C for what takes numpy many passes or calls (quantisation, conversion of half precision, packing) and Python
-many calls (the swap of two small arrays).
+"""Kernels in C for what takes numpy many passes or calls (quantisation, conversion of half precision, packing), or
+Python many calls (the swap of two small arrays).
 
 They are optional, and Python's code is their specification: both have the same results, bit for bit (a NaN may be
 another NaN). A caller asks a `Kernel` first and goes on with numpy if that returns False, as it does without a library
