@@ -314,6 +314,8 @@ class Negotiator:
                 return
             decision = Execute(left, decision.process_set, decision.taking_part)
         ranks = self._ranks_of(decision)
+        if self._eager is not None and isinstance(decision, Fail) and self.rank not in ranks:
+            self._eager.refuse(ranks, decision.key)
         message = messages.pack_decision(decision)
         self._control_plane.send_all(ranks, message)
         if isinstance(decision, Define) and decision.request.kind == FORM_PROCESS_SET:

@@ -121,6 +121,17 @@ class Piggyback:
             for cache_id in cache_ids:
                 self.take(cache_id)
 
+    def drop_latest(self, ranks: Iterable[int], cache_ids: Iterable[int]) -> None:
+        """Drop the latest payload of each of these ranks for each of these requests."""
+        for cache_id in cache_ids:
+            queues = self._received.get(cache_id, {})
+            for rank in queues.keys() & set(ranks):
+                queues[rank].pop()
+                if not queues[rank]:
+                    del queues[rank]
+            if not queues:
+                self._received.pop(cache_id, None)
+
     def forget(self, cache_id: int) -> None:
         """Note that this rank's payload has served its purpose, and the other rank's was not kept here."""
         self._sent.discard(cache_id)

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distrun.runtime.negotiation import messages
+from distrun.runtime.negotiation.decisions import Key
 from distrun.runtime.negotiation.eager.piggyback import Piggyback, cache_id_of
 from distrun.runtime.negotiation.intake import Intake
 from distrun.runtime.negotiation.pending import PendingOperations
@@ -123,6 +124,10 @@ class Eager:
     def note_without(self, rank: int, cache_ids: Sequence[int]) -> None:
         """Note that a rank has submitted these requests by an ordinary message."""
         self._piggyback.note_without(rank, cache_ids)
+
+    def refuse(self, ranks: Sequence[int], key: Key) -> None:
+        """On the coordinator: drop what ranks have sent along with an operation that was given up before they came."""
+        self._piggyback.drop_latest(ranks, self._operations.cache_ids_of(key))
 
     def begin(self, cache_ids: list[int]) -> list[int]:
         """On the coordinator, for decided operations: begin or finish the ones that eager messages suffice for.

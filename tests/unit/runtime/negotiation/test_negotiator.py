@@ -281,6 +281,22 @@ def test_a_failed_operation_takes_its_payloads_along():
     assert rank.negotiator._eager._piggyback._sent == set()
 
 
+def test_a_payload_that_comes_too_late_counts_for_nothing():
+    zero = Rank(0, hosts=True)
+    zero.learn(zero.submit("a"))
+    given_up = zero.submit("a", 1.0)
+    zero.negotiator.progress()
+    zero.ask(given_up, "is late")
+    assert isinstance(given_up.error, StallError)
+    zero.finished()
+    zero.hear(1, payload(messages.PIGGYBACK, 0, 5.0, 5.0))
+    again = zero.submit("a", 2.0)
+    zero.hear(1, payload(messages.PIGGYBACK, 0, 7.0, 7.0))
+    assert zero.finished() == [again]
+    assert again.outputs[0].tolist() == [9.0, 9.0]
+    assert not zero.negotiator._eager._piggyback.has_received
+
+
 # Process sets ---------------------------------------------------------------------------------------------------------
 
 
