@@ -1,4 +1,4 @@
-"""Between hosts, small named operations travel with the messages that submit them, and come out the same."""
+"""Small operations travel with the messages that submit them, between hosts and two ranks, and come out the same."""
 
 from __future__ import annotations
 
