@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from in_process.connected_ranks import End, pair_of_sockets, three_networks, turn_until
 
-from distrun.runtime.transport.connections import Channel, Stream
+from distrun.runtime.transport.channel import Channel
+from distrun.runtime.transport.connections import Stream
 from distrun.runtime.transport.shared_memory.segment import FAILED, LEFT
 
 pytestmark = pytest.mark.gate

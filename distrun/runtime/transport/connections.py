@@ -1,8 +1,8 @@
 """TCP connections with ranks on other hosts. They never block, and one epoll object waits for all of them.
 
-There are two kinds. A `Channel` carries messages of any length. A `Stream` carries the bytes of arrays: both ends know
-which array comes next, so only the bytes are sent, straight from one array into another. Data that does not fit into
-the kernel's buffer waits here until a later `ConnectionSet.progress` sends it.
+There are two kinds. A `Channel` carries messages of any length (see `channel`). A `Stream` carries the bytes of arrays:
+both ends know which array comes next, so only the bytes are sent, straight from one array into another. Data that does
+not fit into the kernel's buffer waits here until a later `ConnectionSet.progress` sends it.
 """
 
 from __future__ import annotations
@@ -11,21 +11,13 @@ import itertools
 import os
 import select
 import socket
-import struct
 from collections import deque
 from collections.abc import Callable
 
 from distrun.host.connections.tcp_info import TcpInfo
-from distrun.runtime.transport.shared_memory.mailbox import LARGEST
 
-_LENGTH = struct.Struct("<I")
-_READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
-_CHUNK = 96 << 10
-"""The most bytes of messages that are read at a time. From 128 KiB on, the C library would map new memory for each
-read, which takes longer than the read."""
+READ, WRITE = select.EPOLLIN, select.EPOLLOUT
 _MAX_READS = 8  # reads of a stream before other connections get their turn
-LARGEST_FRAME = LARGEST + (16 << 10)
-"""Bytes of the largest message of a channel: leaders of hosts wrap the messages that they pass on in envelopes."""
 
 SILENT = "nothing was heard from its host any more"
 """The reason of a connection that timed out."""
@@ -95,7 +87,7 @@ class Connection:
         connection.setblocking(False)
         self.socket = connection
         self.fd = connection.fileno()
-        self.mask = _READ
+        self.mask = READ
         self.is_closed = False
         self.is_detached = False
         """Whether it is no longer polled, because its other end is gone and only received data is left to read."""
@@ -109,9 +101,9 @@ class Connection:
     def handle_events(self, mask: int) -> None:
         """Handle the events of a poll's `mask`."""
         try:
-            if mask & _WRITE:
+            if mask & WRITE:
                 self._write()
-            if mask & ~_WRITE:
+            if mask & ~WRITE:
                 self._read()
         except OSError as error:
             self._close(reason_of(error))
@@ -119,7 +111,7 @@ class Connection:
     def look(self) -> None:
         """Read what has arrived, even if no poll has reported it."""
         if not self.is_closed:
-            self.handle_events(_READ)
+            self.handle_events(READ)
 
     def _write(self) -> None:
         """Send pending data."""
@@ -145,94 +137,6 @@ class Connection:
     def _notify_closed(self) -> None:
         """Call `on_close` with the reason."""
         self._on_close(self._reason)
-
-
-class Channel(Connection):
-    """Messages to and from one rank. Each is sent as its length in four bytes, then its bytes."""
-
-    def __init__(
-        self,
-        connections: ConnectionSet,
-        connection: socket.socket,
-        on_message: Callable[[bytes], None],
-        on_close: OnClose,
-    ) -> None:
-        """`on_message` is called with each received message."""
-        self._on_message = on_message
-        self._unsent = bytearray()
-        self._received = b""
-        super().__init__(connections, connection, on_close)
-
-    def send(self, message: bytes) -> None:
-        """Send `message`. It neither blocks nor fails: for a broken connection see `OnClose`."""
-        assert len(message) <= LARGEST_FRAME, len(message)
-        if self.is_closed:
-            return
-        frame = _LENGTH.pack(len(message)) + message
-        if self._unsent:
-            self._unsent += frame
-            return
-        try:
-            sent = self.socket.send(frame)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            return  # the other side is gone: reading finds the reason, perhaps in its last message
-        if sent < len(frame):
-            self._unsent += frame[sent:]
-            self._want(_READ | _WRITE)
-
-    def _write(self) -> None:
-        try:
-            while self._unsent:
-                del self._unsent[: self.socket.send(self._unsent)]
-        except BlockingIOError:
-            self._want(_READ | _WRITE)
-            return
-        except OSError:
-            self._unsent.clear()  # as in `send`
-        self._want(_READ)
-
-    @property
-    def is_sending(self) -> bool:
-        """Whether messages are pending because the kernel's buffer is full."""
-        return bool(self._unsent) and not self.is_closed
-
-    def shut_down(self) -> None:
-        """Shut down a connection whose other side is gone. What it sent can still be read."""
-        try:
-            self.socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # it has ended already
-
-    def _read(self) -> None:
-        while self._read_some() and self._reads_ahead and not self.is_closed:
-            pass
-
-    def _read_some(self) -> bool:
-        """Read once, handle the messages, and return whether there was any data."""
-        try:
-            data = self.socket.recv(_CHUNK)
-        except BlockingIOError:
-            return False
-        if not data:
-            self._close("its connection was closed")
-            return False
-        if self._received:
-            data = self._received + data
-        start, end = 0, len(data)
-        while end - start >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(data, start)
-            if length > LARGEST_FRAME:
-                self._close(f"it sent a message of {length} bytes, and none is larger than {LARGEST_FRAME}")
-                return False
-            if end - start - _LENGTH.size < length:
-                break
-            start += _LENGTH.size
-            self._on_message(data[start : start + length])
-            start += length
-        self._received = data[start:]
-        return True
 
 
 class Transfer:
@@ -323,9 +227,9 @@ class Stream(Connection):
                 else:
                     unsent.popleft()
         except BlockingIOError:
-            self._want(self.mask | _WRITE)
+            self._want(self.mask | WRITE)
         else:
-            self._want(self.mask & ~_WRITE)
+            self._want(self.mask & ~WRITE)
 
     def _read(self) -> None:
         awaited = self._awaited
@@ -346,22 +250,22 @@ class Stream(Connection):
         except BlockingIOError:
             pass
         if awaited:
-            self._want(self.mask | _READ)
+            self._want(self.mask | READ)
 
     def handle_events(self, mask: int) -> None:
-        if self._awaited or not mask & ~_WRITE:
+        if self._awaited or not mask & ~WRITE:
             super().handle_events(mask)
             return
         # No data has been asked for yet. Either the peer is ahead of this rank, and its data stays in the kernel's
         # buffer until it is asked for, or the peer is gone.
-        super().handle_events(mask & _WRITE)
+        super().handle_events(mask & WRITE)
         try:
             if not self.socket.recv(1, socket.MSG_PEEK):
                 self._close("its connection was closed")
             elif mask & (select.EPOLLHUP | select.EPOLLERR):
                 self._connections.detach(self)  # a hang-up cannot be masked, and earlier data is still needed
             else:
-                self._want(self.mask & ~_READ)
+                self._want(self.mask & ~READ)
         except BlockingIOError:
             pass
         except OSError as error:

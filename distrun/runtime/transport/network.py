@@ -24,10 +24,11 @@ from typing import NamedTuple, Protocol
 from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, keepalive_times, set_tcp_options
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.transport import link_health
-from distrun.runtime.transport.connections import SILENT, Channel, ConnectionSet, Stream, reason_of
+from distrun.runtime.transport.channel import Channel, ChannelSwap
+from distrun.runtime.transport.connections import SILENT, ConnectionSet, Stream, reason_of
 from distrun.runtime.transport.rendezvous.protocol import Addresses, Member
 from distrun.runtime.transport.shared_memory.segment import FAILED, LEFT
-from distrun.runtime.transport.shared_memory.swap import Swap
+from distrun.runtime.transport.shared_memory.swap import Prepare
 
 _LEFT, _FAILED = b"\x01", b"\x02"  # first bytes of messages to the network itself
 _MAX_REASON = 4000
@@ -56,8 +57,8 @@ class DirectLink(NamedTuple):
     """Receives what has arrived from the rank."""
     inbox: deque[tuple[int, bytes]]
     """Received messages, of any rank, with the ranks that sent them."""
-    swap: Swap | None = None
-    """A faster way for small arrays, if there is one."""
+    swap: Prepare | None = None
+    """Prepares swaps of small arrays, if there are any."""
 
 
 class Network:
@@ -172,7 +173,8 @@ class Network:
 
     def direct_link(self, rank: int) -> DirectLink:
         """Return the message connection with `rank`, which this rank exchanges messages with."""
-        return DirectLink(self._channels[rank].look, self.inbox)
+        channel = self._channels[rank]
+        return DirectLink(channel.look, self.inbox, ChannelSwap(channel).prepare)
 
     def alarm(self, rank: int, is_complaint: bool = False) -> None:
         """Wake the engine thread of `rank`. A complaint reports that this rank's messages to it are not

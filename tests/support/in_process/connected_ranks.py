@@ -6,7 +6,8 @@ import select
 import socket
 from collections.abc import Callable, Iterator
 
-from distrun.runtime.transport.connections import Channel, ConnectionSet, Stream
+from distrun.runtime.transport.channel import Channel
+from distrun.runtime.transport.connections import ConnectionSet, Stream
 from distrun.runtime.transport.network import Network
 from distrun.runtime.transport.rendezvous.protocol import Member
 

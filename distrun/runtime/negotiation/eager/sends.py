@@ -32,7 +32,7 @@ from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import CPU
 from distrun.runtime.transport.control.control_plane import ControlPlane
-from distrun.runtime.transport.shared_memory.swap import ANSWERED, ASLEEP, NO_ROOM, SENT, Swap, Terms
+from distrun.runtime.transport.shared_memory.swap import ANSWERED, ASLEEP, NO_ROOM, SENT, Prepare, SwapFunction
 
 if TYPE_CHECKING:
     from distrun.runtime.operations.engine import Awaited
@@ -62,7 +62,7 @@ class Eager:
         self._other = 1 - rank  # meaningful only if there are two ranks
         self._direct_link = control_plane.direct_link(self._other) if piggyback.makes_offers else None
         self._may_cross: dict[int, bool] = {}  # by cache id
-        self._terms: dict[int, Terms | None] = {}  # by cache id, None: it cannot be swapped
+        self._swaps: dict[int, SwapFunction | None] = {}  # by cache id, None: it cannot be swapped
 
     # What we submit ---------------------------------------------------------------------------------------------------
 
@@ -177,12 +177,12 @@ class Eager:
         path has the least of it.
         """
         assert self._direct_link is not None
-        operations, piggyback, (look, inbox, swap) = self._operations, self._piggyback, self._direct_link
+        operations, piggyback, (look, inbox, prepare) = self._operations, self._piggyback, self._direct_link
         handle = operations.outbox[0]
         handle.submitted = time.monotonic_ns()
         if handle.request.name is None:
             operations.place(handle)
-        outcome = NO_ROOM if swap is None else self._swap(swap, handle)
+        outcome = NO_ROOM if prepare is None else self._swap(prepare, handle)
         if outcome == NO_ROOM:
             self._send(self._other, handle)
         operations.outbox.popleft()
@@ -209,24 +209,24 @@ class Eager:
             self._cross(handle)
         return True
 
-    def _swap(self, swap: Swap, handle: Handle) -> int:
-        """Send the offer of a small array by `swap`, if it can do what is to be done."""
+    def _swap(self, prepare: Prepare, handle: Handle) -> int:
+        """Send the offer of a small array by a swap, if one can do what is to be done."""
         cache_id = handle.cache_id
-        if cache_id not in self._terms:
-            self._terms[cache_id] = self._swap_terms(swap, handle)
-        terms = self._terms[cache_id]
-        if terms is None or self._control_plane.is_stuck:
+        if cache_id not in self._swaps:
+            self._swaps[cache_id] = self._new_swap(prepare, handle)
+        swap = self._swaps[cache_id]
+        if swap is None or self._control_plane.is_stuck:
             return NO_ROOM
-        outcome = swap(terms, handle.inputs[0], handle.outputs[0], self._control_plane.looks)
+        outcome = swap(handle.inputs[0], handle.outputs[0], self._control_plane.looks)
         if outcome in (SENT, ASLEEP):
             self._piggyback.note_sent(cache_id)
         return outcome
 
-    def _swap_terms(self, swap: Swap, handle: Handle) -> Terms | None:
-        """Return the terms on which `swap` does an operation, or None if it cannot."""
+    def _new_swap(self, prepare: Prepare, handle: Handle) -> SwapFunction | None:
+        """Return the swap of an operation, or None if there is none."""
         piggyback, request = self._piggyback, handle.request
         if not piggyback.is_eligible(handle) or len(request.shapes) > 1:
             return None
         factor, array = piggyback.reduction(handle).factor, handle.inputs[0]
         header = piggyback.pack(messages.PIGGYBACK, handle.cache_id, ())
-        return None if factor is None else swap.terms(header, array.size, array.dtype, factor)
+        return None if factor is None else prepare(header, array.size, array.dtype, factor)

@@ -188,8 +188,11 @@ class ControlPlane:
             if message is not None:
                 inbox.append((rank, message))
 
-        swap = Swap(self._outboxes[rank], box, self._local_group.bells[self._indices[rank]]) if can_swap() else None
-        return DirectLink(look, inbox, swap)
+        if not can_swap():
+            return DirectLink(look, inbox)
+        return DirectLink(
+            look, inbox, Swap(self._outboxes[rank], box, self._local_group.bells[self._indices[rank]]).prepare
+        )
 
     @property
     def looks(self) -> int:

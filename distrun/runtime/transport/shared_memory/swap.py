@@ -8,6 +8,8 @@ expected, is left to Python.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,11 @@ from distrun.runtime.transport.shared_memory.segment import RING
 NO_ROOM, SENT, ANSWERED, ASLEEP = -1, 0, 1, 2
 """The outcomes of a swap, as swap.c numbers them: it has sent nothing; it has sent the message, and no answer has come
 so far; it has taken the answer, and written the result; it has sent the message to a peer that has to be woken."""
+
+SwapFunction = Callable[[Flat, Flat, int], int]
+"""Sends an array, looks for the answer up to so many times, and writes the result. Returns the outcome."""
+Prepare = Callable[[bytes, int, np.dtype[Any], float], SwapFunction]
+"""Makes the function for one operation: see `Swap.prepare`."""
 
 _Memory = ctypes.c_char * 0
 
@@ -44,11 +51,14 @@ class Swap:
         self._bell = bell
         self._function = swap_function(variants()[0])
 
-    def terms(self, header: bytes, count: int, dtype: np.dtype[Any], factor: float) -> Terms:
-        """Return the terms of swaps of `count` elements, float32 or float64, whose sum is multiplied by `factor`.
+    def prepare(self, header: bytes, count: int, dtype: np.dtype[Any], factor: float) -> SwapFunction:
+        """Return the function that swaps `count` elements, float32 or float64, and multiplies their sum by `factor`.
 
         `header`: the first 8 bytes of the message and of the answer.
         """
+        return partial(self, self.terms(header, count, dtype, factor))
+
+    def terms(self, header: bytes, count: int, dtype: np.dtype[Any], factor: float) -> Terms:
         out, into, bell = self._memory
         return Terms(
             *out.addresses[:2], *into.addresses[:2], out.addresses[2], into.addresses[2], bell.address,

@@ -19,7 +19,8 @@ from distrun.host.connections.authentication import run_handshake
 from distrun.host.connections.dialer import dial
 from distrun.host.connections.listener import Listener, listen
 from distrun.host.connections.tls import Session, TlsError, TlsSocket
-from distrun.runtime.transport.connections import Channel, ConnectionSet, Stream
+from distrun.runtime.transport.channel import Channel
+from distrun.runtime.transport.connections import ConnectionSet, Stream
 
 KEY = bytes(range(32))
 HERE = "127.0.0.1"

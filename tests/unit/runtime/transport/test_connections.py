@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, strategies as st
 from in_process.connected_ranks import End, pair_of_sockets, turn_until
 
-from distrun.runtime.transport.connections import LARGEST_FRAME, Channel, ConnectionSet, Stream
+from distrun.runtime.transport.channel import LARGEST_FRAME, Channel
+from distrun.runtime.transport.connections import ConnectionSet, Stream
 from distrun.runtime.transport.shared_memory.mailbox import LARGEST
 
 DEADLINE = 60_000  # milliseconds
