@@ -22,13 +22,13 @@ from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.world import world
 from distrun.torch import operations
-from distrun.torch_distributed.gpu.repeated import Repeated
 from distrun.torch_distributed.interface import calls
 from distrun.torch_distributed.interface.calls import ArgumentError, check_one_each, check_single, collective
 from distrun.torch_distributed.interface.group import NamedGroup
 from distrun.torch_distributed.members import Members
 from distrun.torch_distributed.moving import Moving, storable
 from distrun.torch_distributed.reducing import SUM, Reducing, afterwards, copy_each, groups
+from distrun.torch_distributed.repeated import Repeated
 from distrun.torch_distributed.work import DONE, DistrunWork, Finish, collect, wait_until
 
 Tensors = Sequence[Tensor]

@@ -18,8 +18,7 @@ from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.handle import Handle
 from distrun.torch import cuda
 from distrun.torch.gradients import backward
-from distrun.torch_distributed import completion
-from distrun.torch_distributed.gpu import results
+from distrun.torch_distributed import completion, gpu_results
 from distrun.torch_distributed.group_health import GroupHealth
 from distrun.torch_distributed.interface.native_work import PythonWork
 
@@ -137,7 +136,7 @@ class DistrunWork(PythonWork):
             return future
         completion.expect(self, begun)
         self._have_completed()
-        if is_asked_by_backward and results.arena_of(self._handles) is not None:
+        if is_asked_by_backward and gpu_results.arena_of(self._handles) is not None:
             backward.at_end_of_task(self._complete_here)  # DDP waits next: spare it the other thread
         return future
 
@@ -153,7 +152,7 @@ class DistrunWork(PythonWork):
         completion.complete_here(self)
 
     def _devices(self) -> list[int | str | torch.device]:
-        arena = results.arena_of(self._handles)
+        arena = gpu_results.arena_of(self._handles)
         return [] if arena is None else [arena.device]
 
     def _watch(self, _: Handle | None = None) -> None:
@@ -171,7 +170,7 @@ class DistrunWork(PythonWork):
             if not handle.done:
                 self._group.time_is_up(handle, self._timeout)
         if completion.is_here():
-            results.bind(self._handles)
+            gpu_results.bind(self._handles)
         self._collect()
         return self._tensors
 
@@ -190,7 +189,7 @@ class DistrunWork(PythonWork):
         if self._finish is not None:
             finish, self._finish = self._finish, None
             finish()
-        self._fetched = results.note_fetched(self._handles, self._tensors)
+        self._fetched = gpu_results.note_fetched(self._handles, self._tensors)
 
 
 def collect(handles: Sequence[Handle], group: GroupHealth) -> None:

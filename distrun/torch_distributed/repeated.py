@@ -1,10 +1,11 @@
-"""Collectives of plain tensors on this rank's GPU, whose results go straight into the caller's memory.
+"""Collectives of plain tensors, whose results go straight into the caller's memory.
 
 Plain tensors are dense, contiguous and of one dtype, as nearly all are: DDP's buckets, FSDP's shards. Training repeats
-the same operations, and Python's own work costs more than most of them. So their requests and buffers are kept, and
-with the buffers the backend keeps its calls of NCCL. They serve again for tensors of the same addresses, shapes and
-dtype. Nothing here keeps a tensor alive, and each call looks at its own tensors: memory that was freed is never used.
-All other tensors take the general path in `reducing` and `moving`, with equal requests.
+the same operations, and Python's own work costs more than most of them. So their requests are kept and, on this rank's
+GPU, their buffers, and with them the backend's calls of NCCL. Requests serve again for tensors of the same shapes and
+dtype, buffers for the same addresses too. Nothing here keeps a tensor alive, and each call looks at its own tensors:
+memory that was freed is never used. On the CPU each call has arrays of its own, which keep the memory where it is. All
+other tensors take the general path in `reducing` and `moving`, with equal requests.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from distrun.runtime.operations.request import Request
 from distrun.runtime.world import world
 from distrun.torch import cuda
 from distrun.torch.operations import request_of
-from distrun.torch.tensors import STORAGE
+from distrun.torch.tensors import STORAGE, plain_arrays
 from distrun.torch_distributed.members import Members
 
 Tensors = Sequence[Tensor]
@@ -63,12 +64,14 @@ class Repeated:
         self._rank = members.process_set.rank()
         self._gathering = moving_call("allgather", None, members.process_set)
         self._broadcasts: dict[int, Call] = {}
-        self._kept: dict[Hashable, _Kept] = {}
+        self._kept: dict[Hashable, _Kept] = {}  # on the GPU
+        self._requests: dict[Hashable, Request] = {}  # on the CPU
         _all.add(self)
 
     def forget(self) -> None:
         """Forget all operations: the world or the group is left."""
         self._kept.clear()
+        self._requests.clear()
 
     def allreduce(self, tensors: Tensors, call: Call) -> Handle | None:
         """Return an allreduce of tensors in their own memory."""
@@ -89,7 +92,7 @@ class Repeated:
             if not self._is_ordered or not _divides(outputs, inputs, self._size):
                 return None
             rows = [tensor.view(1, -1) for tensor in inputs]
-            return all_known(request_of(call, rows)) if self._are_apart(outputs, inputs) else None
+            return request_of(call, rows)
 
         return self._operation(call, outputs, inputs, inputs, request)
 
@@ -99,8 +102,7 @@ class Repeated:
         def request() -> Request | None:
             if not self._is_ordered or call.op not in (Sum, Average) or not _divides(inputs, outputs, self._size):
                 return None
-            rows = [tensor.view(self._size, -1) for tensor in inputs]
-            return request_of(call, rows) if self._are_apart(inputs, outputs) else None
+            return request_of(call, [tensor.view(self._size, -1) for tensor in inputs])
 
         return self._operation(call, outputs, inputs, inputs, request)
 
@@ -109,11 +111,11 @@ class Repeated:
     ) -> Handle | None:
         """Return an operation on `inputs` and `outputs`. `others` are those among them that are not outputs. `request`
         checks the tensors of an operation that is new, and is None for those that are not plain."""
-        if not outputs or not cuda.is_on_gpu(outputs[0]):
-            return None
         tensors = (*outputs, *others)
-        if not _TYPES.issuperset(map(type, tensors)):
+        if not outputs or not _TYPES.issuperset(map(type, tensors)):
             return None
+        if not cuda.is_on_gpu(outputs[0]):
+            return self._on_cpu(call, outputs, others, inputs, request)
         try:
             # `call` is one object for each kind and operator, that is kept as long as this.
             key = (id(call), *map(Tensor.data_ptr, tensors), *map(_shape_of, tensors), *map(_dtype_of, tensors))
@@ -129,31 +131,57 @@ class Repeated:
                 return None
             if not all(map(cuda.is_on_gpu, tensors)) or len(set(map(_device_of, tensors))) > 1:
                 return None
-            if (made := request()) is None:
+            made = request()
+            if made is None or (others and not self._are_apart(outputs, others, may_be_own=True)):
                 return None
-            kept = self._keep(key, made, outputs, inputs)
+            kept = self._keep(key, all_known(made) if call is self._gathering else made, outputs, inputs)
         return PlainHandle(
             world.engine(), kept.request, kept.inputs, kept.outputs, _check_received, tensors, arena=kept.arena
         )
 
+    def _on_cpu(
+        self, call: Call, outputs: Tensors, others: Tensors, inputs: Tensors, request: Callable[[], Request | None]
+    ) -> Handle | None:
+        results, sources = plain_arrays(outputs), plain_arrays(others) if others else ()
+        if results is None or sources is None or (sources and sources[0].dtype is not results[0].dtype):
+            return None
+        key = (id(call), results[0].dtype, *map(_shape_of, results), *map(_shape_of, sources))
+        known = self._requests.get(key)
+        if known is None:
+            if (known := request()) is None:
+                return None
+            _put(self._requests, key, known)
+        if sources and not self._are_apart(outputs, others, may_be_own=call is self._gathering):
+            return None
+        results = [array if array.ndim == 1 else array.reshape(-1) for array in results]
+        sources = results if inputs is outputs else [each if each.ndim == 1 else each.reshape(-1) for each in sources]
+        return Handle(world.engine(), known, sources, results, _deliver, results)
+
     def _keep(self, key: Hashable, request: Request, outputs: Tensors, inputs: Tensors) -> _Kept:
         results = RepeatedBuffers(_buffers(outputs))
         sources = results if inputs is outputs else tuple(_buffers(inputs))
-        if len(self._kept) >= _LIMIT:
-            del self._kept[next(iter(self._kept))]
-        kept = self._kept[key] = _Kept(request, sources, results, cuda.arena())
+        kept = _Kept(request, sources, results, cuda.arena())
+        _put(self._kept, key, kept)
         return kept
 
-    def _are_apart(self, wholes: Tensors, parts: Tensors) -> bool:
-        """Return whether no part lies in a whole, except its own where it is this rank's."""
+    def _are_apart(self, tensors: Tensors, others: Tensors, may_be_own: bool) -> bool:
+        """Return whether no tensor shares memory with one of `others`, except, if `may_be_own`, a part with its whole
+        where it is this rank's."""
+        wholes, parts = (tensors, others) if tensors[0].numel() > others[0].numel() else (others, tensors)
         for place, whole in enumerate(wholes):
             begin, end = _range(whole)
             for other, part in enumerate(parts):
                 first, last = _range(part)
                 is_own = other == place and first == begin + self._rank * (last - first)
-                if first < end and begin < last and not is_own:
+                if first < end and begin < last and not (is_own and may_be_own):
                     return False
         return True
+
+
+def _put(kept: dict[Hashable, Any], key: Hashable, value: Any) -> None:
+    if len(kept) >= _LIMIT:
+        del kept[next(iter(kept))]
+    kept[key] = value
 
 
 def _buffers(tensors: Tensors) -> Iterator[DeviceBuffer]:
@@ -183,9 +211,23 @@ def _check_received(handle: Handle) -> Any:
     """Raise a MismatchError unless the results are in the caller's memory: ranks that have joined send nothing."""
     outputs: object = handle.outputs
     if not isinstance(outputs, RepeatedBuffers):
-        counts = list(chain(*handle.received))
-        raise MismatchError(f"{handle.title}: the ranks have sent {counts} elements: give equal tensors on all ranks")
+        raise _unequal(handle)
     return None
+
+
+def _deliver(handle: Handle) -> None:
+    """Make sure that the results on the CPU are in the caller's memory, the arrays in `given`."""
+    for room, array in zip(handle.given, handle.outputs, strict=True):
+        if array is room:
+            continue
+        if array.size != room.size:
+            raise _unequal(handle)
+        room[:] = array
+
+
+def _unequal(handle: Handle) -> MismatchError:
+    counts = list(chain(*handle.received))
+    return MismatchError(f"{handle.title}: the ranks have sent {counts} elements: give equal tensors on all ranks")
 
 
 def _forget_all() -> None:

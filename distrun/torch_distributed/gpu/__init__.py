@@ -1,1 +1,0 @@
-"""Tensors on GPUs: collectives that repeat, and results that are copied when they are fetched."""
