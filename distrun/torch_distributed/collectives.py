@@ -26,9 +26,9 @@ from distrun.torch_distributed.interface import calls
 from distrun.torch_distributed.interface.calls import ArgumentError, check_one_each, check_single, collective
 from distrun.torch_distributed.interface.group import NamedGroup
 from distrun.torch_distributed.members import Members
-from distrun.torch_distributed.moving import Moving, storable
-from distrun.torch_distributed.reducing import SUM, Reducing, afterwards, copy_each, groups
-from distrun.torch_distributed.repeated import Repeated
+from distrun.torch_distributed.operations.moving import Moving, storable
+from distrun.torch_distributed.operations.reducing import SUM, Reducing, afterwards, copy_each, groups
+from distrun.torch_distributed.operations.repeated import Repeated
 from distrun.torch_distributed.work import DONE, DistrunWork, Finish, collect, wait_until
 
 Tensors = Sequence[Tensor]
@@ -54,8 +54,6 @@ class Collectives(NamedGroup):
         if self._standing.given_up is not None:
             self._standing.refuse()
         self._sequence += 1
-        for handle in handles:
-            handle.may_be_given_up = True
         timeout = self._timeout
         if opts is not None:
             given = opts.timeout

@@ -17,7 +17,7 @@ from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.operations.handle import Handle
 from distrun.torch import cuda
 from distrun.torch.cuda import StreamPoint, TorchArena
-from distrun.torch_distributed.repeated import PlainHandle
+from distrun.torch_distributed.operations.repeated import PlainHandle
 
 
 def arena_of(handles: Sequence[Handle]) -> TorchArena | None:

@@ -70,6 +70,9 @@ class Intake:
         elif letter == messages.SITE_QUESTION:
             key, _ = messages.unpack_key(message)
             self._control_plane.send(0, messages.pack_key(messages.SITE, key, self._operations.site_of(key)))
+        elif letter == messages.WITHDRAW and self._piggyback is not None:
+            self._piggyback.drop_all()
+            self._control_plane.send(0, messages.WITHDRAWN)
         elif letter == DEPARTURE:
             self._control_plane.note_departure(message)
         else:

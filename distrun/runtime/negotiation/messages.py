@@ -15,16 +15,17 @@ from distrun.runtime.transport.control.control_plane import LARGEST_MESSAGE
 # To the coordinator: requests by cache ids, one request in full, and the answers to two questions (where the main
 # thread is, and where an operation was submitted). Also: how long this rank has waited, the question which ranks are
 # missing, and the request to give an operation up. And one request by its cache id with its arrays (see `piggyback`),
-# which rank 0 may send as well.
+# which rank 0 may send as well, and the answer that rank 0's have been dropped.
 CACHE_IDS, FULL_REQUEST, ANSWER, SITE = b"N", b"R", b"A", b"C"
-REMINDER, INQUIRY, GIVE_UP, PIGGYBACK = b"W", b"I", b"G", b"S"
+REMINDER, INQUIRY, GIVE_UP, PIGGYBACK, WITHDRAWN = b"W", b"I", b"G", b"S", b"U"
 QUESTIONS = (REMINDER, INQUIRY, GIVE_UP)
 """Letters of questions that the coordinator answers from what it knows about all ranks."""
 # From the coordinator: its decisions (EXECUTE is for all ranks, EXECUTE_SOME for the ranks that have not joined, RETUNE
-# sets the fusion threshold), the two questions, the answer about missing ranks, and the decision to execute together
-# with the result. Another one, DEPARTURE, belongs to the control plane itself.
-EXECUTE, EXECUTE_SOME, DEFINE, FAIL, ALL_JOINED, RETUNE, QUESTION, SITE_QUESTION, MISSING, RESULT = (
-    *(b"X", b"J", b"D", b"F", b"L", b"T", b"Q", b"P", b"M", b"E"),
+# sets the fusion threshold), the two questions, the answer about missing ranks, the decision to execute together with
+# the result, and the request to drop rank 0's PIGGYBACK messages. Another one, DEPARTURE, belongs to the control plane
+# itself.
+EXECUTE, EXECUTE_SOME, DEFINE, FAIL, ALL_JOINED, RETUNE, QUESTION, SITE_QUESTION, MISSING, RESULT, WITHDRAW = (
+    *(b"X", b"J", b"D", b"F", b"L", b"T", b"Q", b"P", b"M", b"E", b"V"),
 )
 
 LARGEST_REQUEST = LARGEST_MESSAGE - 9

@@ -25,7 +25,6 @@ from distrun.runtime.negotiation.questions import Questions
 from distrun.runtime.negotiation.stalls import CoordinatorStallMonitor, FollowerStallMonitor
 from distrun.runtime.negotiation.whereabouts import whereabouts
 from distrun.runtime.operations import waking_clock
-from distrun.runtime.operations.engine import Awaited
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import FORM_PROCESS_SET, Request
 from distrun.runtime.operations.timeouts import Timeouts
@@ -85,7 +84,9 @@ class Negotiator:
         if controller is not None:
             monitor = CoordinatorStallMonitor(controller, timeouts, describe_rank, self._ask, causes)
             self._stall_monitor = monitor
-            self._questions = Questions(rank, control_plane, monitor, self.inquiries)
+            withdrawal = None if self._eager is None else self._eager.withdrawal
+            survey = control_plane.survey or withdrawal
+            self._questions = Questions(rank, control_plane, monitor, self.inquiries, survey)
         else:
             self._stall_monitor = FollowerStallMonitor(timeouts, describe_rank, self._remind, causes)
 
@@ -102,13 +103,13 @@ class Negotiator:
             if self._controller is not None:
                 self._coordinate(self._controller)  # sends the decisions to give operations up
 
-    def cross(self, handle: Awaited) -> bool:
-        """Submit `handle` if it is the only operation under way, and see whether the only other rank submits it, too.
+    def cross(self) -> bool:
+        """Submit the only operation under way, if it is new, and see whether the only other rank submits it, too.
 
         Returns whether it did, so that no decision is needed. See `Eager.cross`.
         """
         eager = self._eager
-        if eager is None or not eager.is_alone(handle) or self._pending:
+        if eager is None or not eager.may_cross or self._pending:
             return False
         cache_id = self._operations.outbox[0].cache_id
         has_crossed = eager.cross()
@@ -263,6 +264,8 @@ class Negotiator:
                 controller.submit(source, *messages.decoded(message[1:]), now)
             elif letter == messages.SITE:
                 controller.site_told(source, *messages.unpack_key(message))
+            elif letter == messages.WITHDRAWN and self._eager is not None and self._eager.withdrawal is not None:
+                self._eager.withdrawal.answered()
             elif letter in messages.QUESTIONS and self._questions is not None:
                 self._questions.ask(source, message)
             else:

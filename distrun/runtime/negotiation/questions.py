@@ -1,7 +1,8 @@
 """Questions to the coordinator about missing ranks, and the stalls that it reports by itself.
 
 Both need to know what all ranks have submitted. Where leaders of hosts forward submissions, the leaders may still hold
-some of them back, so a survey comes first (see `tree`).
+some of them back, so a survey comes first (see `tree`). Where two ranks make each other offers, the coordinator's are
+withdrawn first (see `withdrawal`).
 """
 
 from __future__ import annotations
@@ -10,22 +11,27 @@ from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.decisions import Key
 from distrun.runtime.negotiation.inquiries import Inquiries
 from distrun.runtime.negotiation.stalls import CoordinatorStallMonitor
-from distrun.runtime.transport.control.control_plane import ControlPlane
+from distrun.runtime.transport.control.control_plane import ControlPlane, Survey
 
 
 class Questions:
     """The coordinator's side of inquiries and reminders."""
 
     def __init__(
-        self, rank: int, control_plane: ControlPlane, monitor: CoordinatorStallMonitor, inquiries: Inquiries
+        self,
+        rank: int,
+        control_plane: ControlPlane,
+        monitor: CoordinatorStallMonitor,
+        inquiries: Inquiries,
+        survey: Survey | None,
     ) -> None:
         """`rank` is the coordinator's, `monitor` knows which ranks are missing, and `inquiries` are the coordinator's
-        own."""
+        own. `survey`: what has to be done first, if anything."""
         self._rank = rank
         self._control_plane = control_plane
         self._monitor = monitor
         self._inquiries = inquiries
-        self._survey = control_plane.survey
+        self._survey = survey
         self.unanswered: list[tuple[int, bytes]] = []
         """Pairs of a rank and its question."""
 
@@ -61,7 +67,7 @@ class Questions:
         """Return the time of the next check, given that nothing else has to be checked before `until`."""
         if self._survey is None or not self._survey.is_under_way(now):
             return until
-        return max(until, self._survey.deadline)
+        return self._survey.deadline if self.unanswered else max(until, self._survey.deadline)
 
     def _is_known(self, now: float) -> bool:
         if self._survey is None or self._survey.is_fresh(now):

@@ -47,8 +47,6 @@ class Handle:
     splits: Sequence[int] = ()
     taking_part = 0
     """The number of ranks whose elements count, if some have joined. 0: all ranks have submitted the operation."""
-    may_be_given_up = False
-    """Whether its caller may let it be given up, see `Engine.give_up`. To be set before it is started."""
     stands_in = False
     """Whether this rank has joined, and takes part in the other ranks' operation with arrays in host memory."""
     site = ""

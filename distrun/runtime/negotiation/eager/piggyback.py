@@ -7,8 +7,8 @@ decision: one round trip completes the operation. If not all did (one rank had s
 example), the decision is executed like any other, and the payloads are dropped. Either way the arithmetic is the same,
 and so are the bits of the result.
 
-Where there are just two ranks, each sends its array to the other (see `sends`). A payload that two ranks have exchanged
-cannot be taken back if the operation is given up, so this is not done where there is a stall timeout.
+Where there are just two ranks, each sends its array to the other (see `sends`). This is not done where there is a stall
+timeout.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ class Piggyback:
         # begin the next operation of the same name before the other has read the first payload. None in it stands for
         # a request that the rank submitted without a payload.
         self._received: dict[int, dict[int, deque[bytes | None]]] = {}
-        self._sent: set[int] = set()  # requests that this rank has sent eagerly, by cache id, until they are done
+        # By cache id, until they are done: requests that this rank has sent eagerly, with the number of that message.
+        self._sent: dict[int, int] = {}
+        self.offers = 0
+        """The number of eager messages that this rank has sent."""
         self._eligible: dict[int, bool] = {}  # by cache id
         self._reductions: dict[int, Reduction] = {}
 
@@ -76,12 +79,13 @@ class Piggyback:
 
     def pack_own(self, letter: bytes, handle: Handle) -> bytes:
         """Return a message with this rank's payload, or none if the operation is not eligible. It counts as sent."""
-        self._sent.add(handle.cache_id)
+        self.note_sent(handle.cache_id)
         return self.pack(letter, handle.cache_id, handle.inputs if self.is_eligible(handle) else ())
 
     def note_sent(self, cache_id: int) -> None:
         """Note that this rank's payload was sent."""
-        self._sent.add(cache_id)
+        self.offers += 1
+        self._sent[cache_id] = self.offers
 
     def receive(self, rank: int, message: bytes) -> int:
         """Keep the payload in a message from a rank, and return the cache id of its request."""
@@ -115,6 +119,21 @@ class Piggyback:
         """Whether no payload waits here, and none that this rank has sent is on its way."""
         return not self._received and not self._sent
 
+    @property
+    def is_offering(self) -> bool:
+        """Whether the other rank has, or gets, an offer of this rank that has not crossed with one of its own."""
+        return not all(map(self.is_complete, self._sent))
+
+    def withdraw(self, last: int) -> None:
+        """Note that the other rank has dropped this rank's offers up to the one with the number `last`, except those
+        that have crossed with its own."""
+        sent = self._sent.items()
+        self._sent = {cache_id: number for cache_id, number in sent if number > last or self.is_complete(cache_id)}
+
+    def drop_all(self) -> None:
+        """Drop everything that has been received."""
+        self._received.clear()
+
     def drop(self, cache_ids: Iterable[int]) -> None:
         """Drop the payloads of requests that are decided in the ordinary way."""
         if not self.is_unused:
@@ -134,11 +153,11 @@ class Piggyback:
 
     def forget(self, cache_id: int) -> None:
         """Note that this rank's payload has served its purpose, and the other rank's was not kept here."""
-        self._sent.discard(cache_id)
+        self._sent.pop(cache_id, None)
 
     def take(self, cache_id: int) -> dict[int, bytes]:
         """Remove and return the payloads that have come for a request, by rank."""
-        self._sent.discard(cache_id)
+        self._sent.pop(cache_id, None)
         taken = {}
         queues = self._received.get(cache_id, {})
         for rank in list(queues):

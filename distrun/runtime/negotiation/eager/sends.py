@@ -9,7 +9,8 @@ way, for example together with others. Then the coordinator decides, as usual.
 Offers keep the one order of operations. A rank makes an offer only when everything that it submitted before is done. So
 no decision that the coordinator may still make can place another operation before this one on one rank and after it on
 the other. And the messages of a rank arrive in order, so what it submits later arrives behind its offer. For the
-same reason unnamed operations that both have offered have the same place in the order.
+same reason unnamed operations that both have offered have the same place in the order. An operation that is to be given
+up is no longer offered first (see `withdrawal`).
 
 Offers between more than two ranks are not built. Neither is executing an order that has repeated itself without asking,
 which would save the way up and down the tree (1.0 ms for 10,000 ranks, as simulated). An operation that some ranks have
@@ -22,20 +23,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.decisions import Key
 from distrun.runtime.negotiation.eager.piggyback import Piggyback, cache_id_of
+from distrun.runtime.negotiation.eager.withdrawal import Withdrawal
 from distrun.runtime.negotiation.intake import Intake
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import CPU
 from distrun.runtime.transport.control.control_plane import ControlPlane
 from distrun.runtime.transport.shared_memory.swap import ANSWERED, ASLEEP, NO_ROOM, SENT, Prepare, SwapFunction
-
-if TYPE_CHECKING:
-    from distrun.runtime.operations.engine import Awaited
 
 _KINDS = frozenset(["allreduce", "allgather", "alltoall", "barrier", "broadcast", "reducescatter"])
 """The kinds of operations that need no state beyond their ranks."""
@@ -60,6 +58,10 @@ class Eager:
         self._intake = intake
         self._piggyback = piggyback
         self._other = 1 - rank  # meaningful only if there are two ranks
+        self.withdrawal: Withdrawal | None = None
+        """The coordinator's, if there are offers."""
+        if piggyback.makes_offers and self._is_coordinator:
+            self.withdrawal = Withdrawal(piggyback, self._ask_to_drop)
         self._direct_link = control_plane.direct_link(self._other) if piggyback.makes_offers else None
         self._may_cross: dict[int, bool] = {}  # by cache id
         self._swaps: dict[int, SwapFunction | None] = {}  # by cache id, None: it cannot be swapped
@@ -91,8 +93,7 @@ class Eager:
 
     def _is_early(self, handle: Handle) -> bool:
         """Whether an eager message about an operation is sent."""
-        # The other rank may have accepted an offer as soon as it arrived, so an offered operation cannot be given up.
-        if self._piggyback.makes_offers and (handle.may_be_given_up or self._piggyback.has_given_up):
+        if self._piggyback.makes_offers and self._piggyback.has_given_up:
             return False
         return (handle.request.name is not None and self._piggyback.is_eligible(handle)) or self._is_offered(handle)
 
@@ -116,6 +117,8 @@ class Eager:
 
     def receive(self, rank: int, message: bytes) -> int:
         """Take a rank's eager message, and return its request's cache id. A follower begins offers that crossed."""
+        if self._piggyback.has_given_up and not self._is_coordinator:
+            return -1  # this rank offers nothing more, so it gets decisions besides
         cache_id = self._piggyback.receive(rank, message)
         if not self._is_coordinator and self._piggyback.have_crossed(cache_id):
             self._cross(self._operations.next_of(cache_id))
@@ -158,19 +161,24 @@ class Eager:
         else:
             self._operations.decide(messages.pack_ids(messages.EXECUTE, [handle.cache_id]))
 
+    def _ask_to_drop(self) -> None:
+        self._control_plane.send(self._other, messages.WITHDRAW)
+        self._control_plane.alarm(self._other)
+
     # The shortcut -----------------------------------------------------------------------------------------------------
 
-    def is_alone(self, handle: Awaited) -> bool:
-        """Whether `cross` can be used: `handle` is new, nothing else is under way, and nothing has been received."""
+    @property
+    def may_cross(self) -> bool:
+        """Whether `cross` can be used: one operation is new, nothing else is under way, and nothing was received."""
         operations, line = self._operations, self._direct_link
         if line is None or len(operations.outbox) != 1 or line.inbox or self._piggyback.has_received:
             return False
         own = operations.outbox[0]
-        return own is handle and self._is_only(own) and self._is_early(own)
+        return self._is_only(own) and self._is_early(own)
 
     def cross(self) -> bool:
-        """Submit the operation that `is_alone`, and check a few times for the other rank's offer. Returns whether it
-        came.
+        """Submit the new operation (see `may_cross`), and check a few times for the other rank's offer. Returns whether
+        it came.
 
         If not, the operation proceeds in the ordinary way, with the same result. This is a shortcut: small operations
         that the ranks submit one by one, at the same time, cost little more than the time of the Python code, and this

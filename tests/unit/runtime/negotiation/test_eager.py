@@ -10,9 +10,11 @@ from histories.negotiating_rank import Rank
 from hypothesis import given, strategies as st
 from session.hypothesis_profiles import examples
 
-from distrun.errors import MismatchError
+from distrun.errors import MismatchError, StallError
 from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.eager.piggyback import SMALL_PAIR
+from distrun.runtime.negotiation.eager.withdrawal import ANSWER_TIME
+from distrun.runtime.negotiation.inquiries import WHO
 from distrun.runtime.negotiation.messages import pack_ids
 from distrun.runtime.operations.handle import Handle
 
@@ -53,20 +55,61 @@ def test_nothing_is_offered_while_something_else_is_under_way():
 
 
 @pytest.mark.parametrize("count", [SMALL, LARGE])
-def test_what_may_be_given_up_is_not_offered(count):
+def test_what_is_to_be_given_up_is_no_longer_offered(count):
     coordinator, other = two_ranks(count)
-    for rank in (coordinator, other):
-        rank.submit("a", count=count).may_be_given_up = True
-        rank.negotiator.progress()
-    assert coordinator.sent() == []
-    assert other.sent() == [(0, pack_ids(messages.CACHE_IDS, [0]))]
+    handle = coordinator.submit("a", count=count)
+    ((_, offered),) = coordinator.posted()
+    other.hear(0, offered)
+    inquiry = coordinator.ask(handle, f"took too long: {WHO}")
+    assert coordinator.sent() == [(1, messages.WITHDRAW)]
+    assert coordinator.control.alarmed == [1]
+    assert not inquiry.done
+    other.hear(0, messages.WITHDRAW)
+    assert other.sent() == [(0, messages.WITHDRAWN)]
+    coordinator.hear(1, messages.WITHDRAWN)
+    assert coordinator.finished() == [handle]
+    assert str(handle.error).startswith("allreduce 'a' took too long: submitted by rank 0 (at ")
+    late = other.submit("a", count=count)
+    ((_, offered),) = other.posted()
+    assert other.decided() == other.finished() == []
+    coordinator.hear(1, offered)
+    ((_, failure),) = coordinator.sent()
+    other.hear(0, failure)
+    assert other.finished() == [late]
+    assert str(late.error) == str(handle.error)
+
+
+def test_an_offer_that_crosses_with_its_withdrawal_is_met():
+    coordinator, other = two_ranks()
+    handle = coordinator.submit("a", count=LARGE)
+    coordinator.posted()
+    inquiry = coordinator.ask(handle, "took too long")
+    late = other.submit("a", count=LARGE)
+    assert other.posted() == [(0, offer(0))]
+    other.hear(0, offer(0), messages.WITHDRAW)
+    assert other.decided() == [[late]]
+    coordinator.hear(1, offer(0), messages.WITHDRAWN)
+    assert coordinator.decided() == [[handle]]
+    assert inquiry.answer == ""
+
+
+def test_a_rank_that_does_not_drop_the_offers_in_time_is_not_waited_for():
+    coordinator, _ = two_ranks()
+    handle = coordinator.submit("a", count=LARGE)
+    coordinator.posted()
+    coordinator.ask(handle, "took too long")
+    assert coordinator.finished() == []
+    assert coordinator.negotiator.next_look(coordinator.now) == coordinator.now + ANSWER_TIME
+    coordinator.now += ANSWER_TIME
+    coordinator.negotiator.progress()
+    assert coordinator.finished() == [handle]
 
 
 def test_a_caller_that_waits_finds_the_offer_that_comes_while_it_looks():
     for rank in two_ranks():
         handle = rank.submit("a", count=LARGE)
         rank.control.look = lambda rank=rank: rank.control.inbox.append((1 - rank.rank, offer(0)))
-        assert rank.negotiator.cross(handle)
+        assert rank.negotiator.cross()
         assert rank.sent() == [(1 - rank.rank, offer(0))]
         assert rank.decided() == [[handle]]
         assert rank.operations.is_empty
@@ -74,14 +117,15 @@ def test_a_caller_that_waits_finds_the_offer_that_comes_while_it_looks():
 
 def test_the_shortcut_is_for_an_operation_alone():
     coordinator, other = two_ranks()
-    first = other.submit("unknown")
-    assert not other.negotiator.cross(first)  # it has no cache id
+    other.submit("unknown")
+    assert not other.negotiator.cross()  # it has no cache id
     other.posted()
-    assert not other.negotiator.cross(other.submit("a", count=LARGE))
+    other.submit("a", count=LARGE)
+    assert not other.negotiator.cross()
     assert other.sent() == []
-    handle = coordinator.submit("a", count=LARGE)
+    coordinator.submit("a", count=LARGE)
     coordinator.control.inbox.append((1, offer(0)))
-    assert not coordinator.negotiator.cross(handle)
+    assert not coordinator.negotiator.cross()
     assert coordinator.sent() == []
 
 
@@ -105,8 +149,8 @@ def test_what_was_offered_in_vain_is_decided_like_any_other():
 def test_a_caller_whose_offer_is_not_met_goes_on_in_the_ordinary_way():
     coordinator, other = two_ranks()
     handles = [rank.submit("a", count=LARGE) for rank in (coordinator, other)]
-    assert not coordinator.negotiator.cross(handles[0])
-    assert not other.negotiator.cross(handles[1])
+    assert not coordinator.negotiator.cross()
+    assert not other.negotiator.cross()
     coordinator.hear(1, offer(0))
     other.hear(0, offer(0))
     assert (coordinator.decided(), other.decided()) == ([[handles[0]]], [[handles[1]]])
@@ -118,7 +162,7 @@ def test_another_message_than_the_offer_is_left_for_the_ordinary_way():
     coordinator, _ = two_ranks()
     handle = coordinator.submit("a", count=LARGE)
     coordinator.control.look = lambda: coordinator.control.inbox.append((1, pack_ids(messages.CACHE_IDS, [0])))
-    assert not coordinator.negotiator.cross(handle)
+    assert not coordinator.negotiator.cross()
     coordinator.negotiator.progress()
     assert coordinator.decided() == [[handle]]
     assert coordinator.sent() == [(1, offer(0)), (1, pack_ids(messages.EXECUTE, [0]))]
@@ -130,7 +174,7 @@ def test_small_arrays_are_added_up_on_both_ranks():
         handle = rank.submit("a", 1.0 + rank.rank)
         other = np.full(SMALL, 2.0 - rank.rank, np.float32).tobytes()
         rank.control.look = lambda rank=rank, other=other: rank.control.inbox.append((1 - rank.rank, offer(0) + other))
-        assert rank.negotiator.cross(handle)
+        assert rank.negotiator.cross()
         assert rank.finished() == [handle]
         assert handle.outputs[0].tolist() == [3.0] * SMALL
 
@@ -138,7 +182,7 @@ def test_small_arrays_are_added_up_on_both_ranks():
 NAMES = ("a", "b", None)
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["submit", "post", "post", "call", "hear", "hear"]),
+        st.sampled_from(["submit", "post", "post", "call", "call", "hear", "hear", "hear", "ask", "give up"]),
         st.integers(0, 1),
         st.sampled_from(NAMES),
         st.sampled_from([LARGE, LARGE, LARGE, SMALL]),
@@ -154,7 +198,7 @@ class Pair:
     def __init__(self) -> None:
         self.ranks = Rank(0, hosts=True, offers=True), Rank(1, hosts=True, offers=True)
         self.under_way: list[deque[bytes]] = [deque(), deque()]  # to each rank
-        self.ends: tuple[list[tuple[str | None, str]], ...] = ([], [])  # how each name ended, in turn
+        self.ends: tuple[list[tuple[str | None, str, int]], ...] = ([], [])  # how each name ended, in turn, and sizes
         self.executed: tuple[list[str | None], ...] = ([], [])
         for rank in self.ranks:
             rank.control.look = lambda rank=rank: self.carry(rank.rank)
@@ -175,7 +219,7 @@ class Pair:
         """A caller waits for what it submits, and the other rank's messages may come while it looks."""
         handle = self.submit(rank, name, count)
         if handle is not None and not self.ranks[rank].operations.decided:
-            self.ranks[rank].negotiator.cross(handle)
+            self.ranks[rank].negotiator.cross()
             self.take(rank)
 
     def progress(self, rank: int) -> None:
@@ -184,20 +228,32 @@ class Pair:
             self.ranks[rank].negotiator.progress()
             self.take(rank)
 
+    def ask(self, rank: int, name: str | None, why: str = "") -> None:
+        """A rank asks who is missing in an operation, and to give it up if it gives a reason, unless the other rank has
+        yet to learn that the last one of its name was given up."""
+        stalls = [[of for of, end, _ in ends if end == "StallError"].count(name) for ends in self.ends]
+        if why and stalls[0] != stalls[1]:
+            return
+        pending = self.ranks[rank].operations.pending.values()
+        handle = next((handle for handle in pending if handle.request.name == name), None)
+        if handle is not None and not self.ranks[rank].operations.decided:
+            self.ranks[rank].ask(handle, why)
+            self.take(rank)
+
     def take(self, rank: int) -> None:
         for handle in self.ranks[rank].finished():
             handle.done = True
-            self.ends[rank].append((handle.request.name, self.end_of(handle)))
+            self.ends[rank].append((handle.request.name, self.end_of(handle), handle.inputs[0].size))
         for _, message in self.ranks[rank].sent():
             self.under_way[1 - rank].append(message)
         self.execute()
 
     def end_of(self, handle: Handle) -> str:
         if handle.error is not None:
-            assert isinstance(handle.error, MismatchError)
-            return "mismatch"
+            assert isinstance(handle.error, MismatchError | StallError)
+            return type(handle.error).__name__
         assert (handle.outputs[0] == 3.0).all()
-        return str(handle.outputs[0].size)
+        return "executed"
 
     def execute(self) -> None:
         first, second = (rank.operations.decided for rank in self.ranks)
@@ -207,12 +263,13 @@ class Pair:
                 for handle in batches.popleft():
                     handle.done = True
                     self.executed[rank].append(handle.request.name)
-                    self.ends[rank].append((handle.request.name, str(handle.outputs[0].size)))
+                    self.ends[rank].append((handle.request.name, "executed", handle.inputs[0].size))
 
-    def waiting(self, rank: int, name: str | None) -> list[int]:
-        """The sizes of what is pending under a name."""
+    def submitted(self, rank: int, name: str | None) -> list[int]:
+        """The sizes of what has been submitted under a name."""
         handles = self.ranks[rank].operations.pending.values()
-        return [handle.inputs[0].size for handle in handles if handle.request.name == name]
+        pending = [handle.inputs[0].size for handle in handles if handle.request.name == name]
+        return [size for of, _, size in self.ends[rank] if of == name] + pending
 
     def names_of(self, batch: list[Handle]) -> list[str | None]:
         return [handle.request.name for handle in batch]
@@ -244,6 +301,8 @@ def test_two_ranks_execute_the_same_in_one_order_and_all_that_both_submit(histor
             pair.hear(rank)
         elif what == "call":
             pair.call(rank, name, count)
+        elif what in ("ask", "give up"):
+            pair.ask(rank, name, "took too long" if what == "give up" else "")
         else:
             pair.submit(rank, name, count)
             if what == "post":
@@ -251,15 +310,18 @@ def test_two_ranks_execute_the_same_in_one_order_and_all_that_both_submit(histor
     pair.settle()
     for name in NAMES:  # what only one rank has submitted
         for rank in (0, 1):
-            for count in pair.waiting(1 - rank, name)[len(pair.waiting(rank, name)) :]:
+            for count in pair.submitted(1 - rank, name)[len(pair.submitted(rank, name)) :]:
                 pair.submit(rank, name, count)
-        pair.settle()
+                pair.settle()
     for rank in pair.ranks:
         assert rank.operations.is_empty
         assert not rank.negotiator._eager._piggyback.has_received
-        assert rank.negotiator._eager._piggyback._sent == set()
+        assert rank.negotiator._eager._piggyback._sent == {}
         assert rank.operations._places.get(0, 0) == pair.ranks[0].negotiator._controller._matchings[0].unnamed
     assert pair.executed[0] == pair.executed[1]
     for name in NAMES:
-        of_rank = [[end for of, end in pair.ends[rank] if of == name] for rank in (0, 1)]
+        of_rank = [
+            [(end, size if end == "executed" else 0) for of, end, size in pair.ends[rank] if of == name]
+            for rank in (0, 1)
+        ]
         assert of_rank[0] == of_rank[1]

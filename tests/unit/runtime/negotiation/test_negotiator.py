@@ -278,7 +278,7 @@ def test_a_failed_operation_takes_its_payloads_along():
     rank.negotiator.progress()
     rank.hear(0, pack_decision(Fail((0, "a"), "rank 2 did not come", (0, 1), is_stall=True)))
     assert rank.finished() == [failed]
-    assert rank.negotiator._eager._piggyback._sent == set()
+    assert rank.negotiator._eager._piggyback._sent == {}
 
 
 def test_a_payload_that_comes_too_late_counts_for_nothing():

@@ -22,7 +22,7 @@ from distrun.runtime.operations.request import CPU
 from distrun.torch import operations, tensors as storage
 from distrun.torch_distributed.interface.calls import ArgumentError, check_alike, check_one_each
 from distrun.torch_distributed.members import Members
-from distrun.torch_distributed.repeated import all_known
+from distrun.torch_distributed.operations.repeated import all_known
 
 Parts = Sequence[Tensor | None]
 """One tensor for each rank of a group (None for nothing), or a single tensor with the elements of all ranks."""

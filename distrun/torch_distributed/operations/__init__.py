@@ -1,0 +1,1 @@
+"""The operations of a process group: reductions, moves of tensors, and plain ones that repeat."""
