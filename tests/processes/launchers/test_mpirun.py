@@ -183,7 +183,8 @@ def mpirun(distrun, tmp_path):
 
 REPORT = (
     "import os, sys; from mpi4py import MPI; c = MPI.COMM_WORLD; "
-    "print(c.rank, c.size, sorted(n for n in os.environ if n.startswith('DISTRUN_')), os.getcwd(), "
+    "ours = {n for n in os.environ if n.startswith('DISTRUN_')} - {'DISTRUN_NATIVE'}; "
+    "print(c.rank, c.size, sorted(ours), os.getcwd(), "
     "*(os.environ[n] for n in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'GROUP_RANK', 'MASTER_ADDR')), "
     "flush=True)"
 )

@@ -162,6 +162,24 @@ def barriers_that_tell_who_is_missing():
     dist.monitored_barrier()
 
 
+def operations_of_all_ranks_that_take_too_long():
+    """Even those that a rank has offered the other one."""
+    for late in (0, 1):
+        dist.destroy_process_group()
+        dist.init_process_group("distrun")
+        store, tensor = dist.distributed_c10d._get_default_store(), torch.ones(3)
+        for _ in range(3):
+            dist.all_reduce(tensor)
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), dist.group.WORLD)
+        if late == RANK:
+            store.wait([f"{late} is late"], timedelta(seconds=60))
+        with raises(StallError, "allreduce (number 3)", "its timeout of 1 s", f"not by rank {late}"):
+            dist.all_reduce(tensor)
+        store.set(f"{late} was told" if late == RANK else f"{late} is late", "yes")
+        store.wait([f"{late} was told"], timedelta(seconds=60))
+        assert tensor.tolist() == [8.0] * 3
+
+
 def groups_of_a_world_that_was_there_before():
     dist.destroy_process_group()
     assert not distrun.is_initialized()
@@ -189,6 +207,7 @@ for check in (
     callbacks_that_wait,
     waits_in_cpp,
     barriers_that_tell_who_is_missing,
+    operations_of_all_ranks_that_take_too_long,
     groups_of_a_world_that_was_there_before,
 ):
     print(check.__name__, file=sys.stderr)
