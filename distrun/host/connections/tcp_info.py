@@ -6,7 +6,7 @@ import socket
 import struct
 from dataclasses import dataclass
 
-# struct tcp_info of linux/tcp.h, which grows at its end. QEMU, where it emulates a processor, returns the first 4 bytes.
+# struct tcp_info of linux/tcp.h, which grows at its end. QEMU, emulating a processor, returns the first 4 bytes.
 # tcpi_retransmits, probes, backoff, options; snd_mss; unacked; last_data_recv, last_ack_recv (milliseconds); rtt (us).
 _INFO = struct.Struct("=2x4B10xI4xI24xII8xI")
 # tcpi_total_retrans; data_segs_out; dsack_dups. Older kernels return fewer of these.
