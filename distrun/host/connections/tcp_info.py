@@ -6,7 +6,7 @@ import socket
 import struct
 from dataclasses import dataclass
 
-# struct tcp_info of linux/tcp.h, which grows at its end.
+# struct tcp_info of linux/tcp.h, which grows at its end. QEMU, emulating a processor, returns the first 4 bytes.
 # tcpi_retransmits, probes, backoff, options; snd_mss; unacked; last_data_recv, last_ack_recv (milliseconds); rtt (us).
 _INFO = struct.Struct("=2x4B10xI4xI24xII8xI")
 # tcpi_total_retrans; data_segs_out; dsack_dups. Older kernels return fewer of these.
@@ -39,7 +39,7 @@ class TcpInfo:
     def of(cls, connection: socket.socket) -> TcpInfo:
         """Return the state of `connection`, from the kernel. Raises OSError if it is closed."""
         data = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
-        retransmits, probes, backoff, options, mss, unacked, last_data, last_ack, round_trip = _INFO.unpack(data)
+        retransmits, probes, backoff, options, mss, unacked, last_data, last_ack, round_trip = _unpack(_INFO, data)
         return cls(
             retransmits + probes,
             unacked,
@@ -78,10 +78,15 @@ class SentPackets:
     def of(cls, connection: socket.socket) -> SentPackets:
         """Return the packets of `connection`, from the kernel. Raises OSError if it is closed."""
         data = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _PACKETS.size)
-        retransmitted, sent, came_twice = _PACKETS.unpack(data.ljust(_PACKETS.size, b"\0"))
+        retransmitted, sent, came_twice = _unpack(_PACKETS, data)
         return cls(sent, max(0, retransmitted - came_twice))
 
     @property
     def loss(self) -> float:
         """The share of packets that were lost."""
         return self.lost / self.sent if self.sent else 0.0
+
+
+def _unpack(form: struct.Struct, data: bytes) -> tuple[int, ...]:
+    """Return the numbers, with 0 for those that the kernel has not returned."""
+    return form.unpack(data.ljust(form.size, b"\0"))

@@ -97,12 +97,12 @@ class RankFiles:
         self._open: dict[Path, BinaryIO] = {}
         ranks = list(ranks)
         own = {self.path(rank, "stdout").parent for rank in (*range(size), *ranks)}
-        if strange := [] if grows else sorted({*directory.glob("rank.*"), *directory.glob("server.*")} - own):
-            raise UsageError(
-                f"--output-dir {str(directory)!r} has the output of another job, which had a {strange[0].name} and "
-                "would mix with this one's: remove it, or give another directory"
-            )
         try:
+            if strange := [] if grows else sorted({*directory.glob("rank.*"), *directory.glob("server.*")} - own):
+                raise UsageError(
+                    f"--output-dir {str(directory)!r} has the output of another job, which had a {strange[0].name} and "
+                    "would mix with this one's: remove it, or give another directory"
+                )
             for rank in ranks:
                 self.path(rank, "stdout").parent.mkdir(parents=True, exist_ok=True)
                 for stream in ("stdout", "stderr"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
 
 from distrun.errors import UsageError
 from distrun.host.gpus import listed_gpus
@@ -37,9 +36,9 @@ def check_command(agent: AgentPlan) -> None:
     if shutil.which(path, path=agent.environ.get("PATH")) is not None:
         return
     remedy = "give a program on PATH, or the path of one"
-    if os.sep in command and Path(path).is_dir():
+    if os.sep in command and os.path.isdir(path):
         raise CommandError(command, "is a directory", remedy, NOT_EXECUTABLE)
-    if Path(agent.wdir, command).is_file():
+    if os.path.isfile(os.path.join(agent.wdir, command)):
         remedy = f"try 'chmod +x {command}'"
         if os.sep in command:
             raise CommandError(command, "is not executable", remedy, NOT_EXECUTABLE)

@@ -219,7 +219,7 @@ def _check_script(parts: python_command.PythonCommand, agents: Sequence[AgentPla
     """
     script = parts.program[0]
     for agent in agents:
-        if not agent.remote and script.endswith(".py") and not Path(agent.wdir, script).exists():
+        if not agent.remote and script.endswith(".py") and not os.path.exists(os.path.join(agent.wdir, script)):
             raise UsageError(f"there is no script {script!r} in {agent.wdir}: give the path of one")
 
 

@@ -175,9 +175,9 @@ def check_path(path: Path) -> Path:
         UsageError: the file cannot be written.
     """
     path = path.absolute()
-    if path.is_dir():
+    if os.path.isdir(path):
         raise UsageError(f"--report {path} is a directory: give the name of a file, such as {path / 'report.html'}")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise UsageError(f"--report {path}: there is no directory {path.parent}: create it, or give another file")
     try:
         tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.").close()

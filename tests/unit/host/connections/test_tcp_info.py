@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from distrun.host.connections.tcp_info import TcpInfo
+from distrun.host.connections.tcp_info import SentPackets, TcpInfo
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,12 @@ def test_the_kernel_is_asked_about_a_real_connection():
                 assert 0 <= info.idle < 30
         with pytest.raises(OSError, match="Bad file descriptor"):
             TcpInfo.of(one)
+
+
+def test_what_the_kernel_does_not_return_is_0():
+    class Emulated:
+        def getsockopt(self, level, option, size):
+            return b"\1\0\2\0"
+
+    assert TcpInfo.of(Emulated()) == TcpInfo(retries=2, unanswered=0, idle=0.0, resent=2)
+    assert SentPackets.of(Emulated()) == SentPackets(0, 0)

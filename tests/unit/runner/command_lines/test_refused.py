@@ -79,6 +79,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]
         (["--autotune-allow-wire-dtype", "float16", "true"], "--autotune-allow-wire-dtype float16 says how"),
         (["--autotune", "--autotune-allow-wire-dtype", "int8", "true"], "'int8'"),
         (["--output-dir", "/dev/null/x", "true"], "'/dev/null/x'"),
+        (["--output-dir", "a" * 300, "true"], "cannot be written: File name too long; give a directory"),
         (["--timeline", "/none/t.json", "true"], "--timeline '/none/t.json': there is no folder '/none': make it"),
         (["--timeline", "/", "true"], "--timeline '/' is a folder"),
         (["--timeline", "", "true"], "--timeline '' is no file"),
@@ -86,6 +87,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]
         (["--timeline", "t", "--timeline-limit", "x", "true"], "--timeline-limit 'x' is no number of megabytes"),
         (["--report", "/no/such/report.html", "true"], "there is no directory /no/such"),
         (["--report", "/", "true"], "is a directory: give the name of a file"),
+        (["--report", "a" * 300, "true"], "cannot be written to (File name too long): give a file in another"),
         (["--report", "/proc/x.html", "true"], "--report /proc/x.html: /proc cannot be written to (No such file or"),
         (["--timeline-steps", "3:5", "true"], "--timeline-steps 3:5 is about the timeline, and none is written: give"),
         (["--timeline-limit", "9", "true"], "--timeline-limit 9 is about the timeline, and none is written: give"),
@@ -235,6 +237,8 @@ def test_what_is_no_program_has_the_status_of_a_shell(refused, tmp_path):
     status, sentence = refused("-np", "2", str(tmp_path))
     assert status == 126
     assert f"command '{tmp_path}' is a directory" in sentence
+    for command in ("a" * 300, f"./{'a' * 300}"):
+        assert refused(command) == (127, f"command '{command}' not found: give a program on PATH, or the path of one")
     (tmp_path / "train.sh").touch()
     status, sentence = refused("--wdir", str(tmp_path), "./train.sh")
     assert status == 126
