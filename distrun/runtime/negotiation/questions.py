@@ -60,12 +60,12 @@ class Questions:
             self._monitor.look(now)
 
     def is_waiting(self, now: float) -> bool:
-        """Whether a survey is in progress."""
-        return self._survey is not None and self._survey.is_under_way(now)
+        """Whether a survey is in progress, or has ended and questions are yet to be answered."""
+        return self._survey is not None and (bool(self.unanswered) or self._survey.is_under_way(now))
 
     def next_look(self, until: float, now: float) -> float:
         """Return the time of the next check, given that nothing else has to be checked before `until`."""
-        if self._survey is None or not self._survey.is_under_way(now):
+        if self._survey is None or not self.is_waiting(now):
             return until
         return self._survey.deadline if self.unanswered else max(until, self._survey.deadline)
 

@@ -87,6 +87,10 @@ class Piggyback:
         self.offers += 1
         self._sent[cache_id] = self.offers
 
+    def has_sent(self, cache_id: int) -> bool:
+        """Whether this rank has sent a request eagerly that is not done."""
+        return cache_id in self._sent
+
     def receive(self, rank: int, message: bytes) -> int:
         """Keep the payload in a message from a rank, and return the cache id of its request."""
         cache_id = cache_id_of(message)
@@ -140,12 +144,13 @@ class Piggyback:
             for cache_id in cache_ids:
                 self.take(cache_id)
 
-    def drop_latest(self, ranks: Iterable[int], cache_ids: Iterable[int]) -> None:
-        """Drop the latest payload of each of these ranks for each of these requests."""
+    def drop_oldest(self, ranks: Iterable[int], cache_ids: Iterable[int]) -> None:
+        """Drop the oldest payload of each of these ranks for each of these requests: what it has submitted behind it
+        waits for later operations."""
         for cache_id in cache_ids:
             queues = self._received.get(cache_id, {})
             for rank in queues.keys() & set(ranks):
-                queues[rank].pop()
+                queues[rank].popleft()
                 if not queues[rank]:
                     del queues[rank]
             if not queues:

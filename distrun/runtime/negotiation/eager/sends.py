@@ -117,9 +117,10 @@ class Eager:
 
     def receive(self, rank: int, message: bytes) -> int:
         """Take a rank's eager message, and return its request's cache id. A follower begins offers that crossed."""
-        if self._piggyback.has_given_up and not self._is_coordinator:
-            return -1  # this rank offers nothing more, so it gets decisions besides
-        cache_id = self._piggyback.receive(rank, message)
+        cache_id = cache_id_of(message)
+        if self._piggyback.has_given_up and not self._is_coordinator and not self._piggyback.has_sent(cache_id):
+            return cache_id  # this rank offers it no more, so it gets a decision besides
+        self._piggyback.receive(rank, message)
         if not self._is_coordinator and self._piggyback.have_crossed(cache_id):
             self._cross(self._operations.next_of(cache_id))
         return cache_id
@@ -130,7 +131,7 @@ class Eager:
 
     def refuse(self, ranks: Sequence[int], key: Key) -> None:
         """On the coordinator: drop what ranks have sent along with an operation that was given up before they came."""
-        self._piggyback.drop_latest(ranks, self._operations.cache_ids_of(key))
+        self._piggyback.drop_oldest(ranks, self._operations.cache_ids_of(key))
 
     def begin(self, cache_ids: list[int]) -> list[int]:
         """On the coordinator, for decided operations: begin or finish the ones that eager messages suffice for.

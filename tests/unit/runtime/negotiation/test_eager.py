@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 
 import numpy as np
 import pytest
@@ -26,11 +26,12 @@ def offer(cache_id: int) -> bytes:
     return messages.PIGGYBACK + bytes(3) + cache_id.to_bytes(4, "little")
 
 
-def two_ranks(count: int = LARGE) -> tuple[Rank, Rank]:
-    """A coordinator and another rank that know a request of the name "a", with an array of `count` elements."""
+def two_ranks(count: int = LARGE, *names: str | None) -> tuple[Rank, Rank]:
+    """A coordinator and another rank that know requests of these names (without any: "a"), with arrays of `count`
+    elements."""
     ranks = Rank(0, hosts=True, offers=True), Rank(1, hosts=True, offers=True)
     for rank in ranks:
-        rank.learn(rank.submit("a", count=count))
+        rank.learn(*[rank.submit(name, count=count) for name in names or ("a",)])
     return ranks
 
 
@@ -101,8 +102,48 @@ def test_a_rank_that_does_not_drop_the_offers_in_time_is_not_waited_for():
     assert coordinator.finished() == []
     assert coordinator.negotiator.next_look(coordinator.now) == coordinator.now + ANSWER_TIME
     coordinator.now += ANSWER_TIME
+    assert coordinator.negotiator.next_look(coordinator.now) == coordinator.now
+    assert not coordinator.negotiator.is_idle
     coordinator.negotiator.progress()
     assert coordinator.finished() == [handle]
+
+
+def test_an_offer_that_was_made_before_another_operation_was_given_up_crosses_all_the_same():
+    coordinator, other = two_ranks(SMALL, "a", "b")
+    coordinator.hear(1, *[message for _, message in given_up_by(other, other.submit("a"))])
+    late = other.submit("b", 2.0)
+    ((_, theirs),) = other.posted()
+    ((_, failure),) = coordinator.sent()
+    handle = coordinator.submit("b")
+    ((_, ours),) = coordinator.posted()
+    other.hear(0, failure, ours)
+    coordinator.hear(1, theirs)
+    assert late in other.finished()
+    assert coordinator.finished() == [handle]
+    assert handle.outputs[0].tolist() == late.outputs[0].tolist() == [3.0] * SMALL
+
+
+def given_up_by(rank: Rank, handle: Handle) -> list[tuple[int, bytes]]:
+    """Let a rank submit an operation and ask to give it up, and return what it sends."""
+    sent = rank.posted()
+    rank.ask(handle, "took too long")
+    return [*sent, *rank.sent()]
+
+
+def test_the_array_of_what_was_given_up_does_not_serve_the_next_operation():
+    coordinator, other = two_ranks(SMALL, None)
+    ((_, withdrawal),) = given_up_by(coordinator, coordinator.submit(None))[1:]
+    other.hear(0, withdrawal)
+    coordinator.hear(1, *[message for _, message in other.sent()])
+    assert len(coordinator.finished()) == 1
+    for value in (10.0, 2.0):  # two without a name: the first is offered, with its array, and the other is not
+        other.submit(None, value)
+        coordinator.control.inbox.extend((1, message) for _, message in other.posted())
+    coordinator.negotiator.progress()
+    handle = coordinator.submit(None)
+    coordinator.negotiator.progress()
+    assert coordinator.finished() == []
+    assert coordinator.decided() == [[handle]]
 
 
 def test_a_caller_that_waits_finds_the_offer_that_comes_while_it_looks():
@@ -200,12 +241,13 @@ class Pair:
         self.under_way: list[deque[bytes]] = [deque(), deque()]  # to each rank
         self.ends: tuple[list[tuple[str | None, str, int]], ...] = ([], [])  # how each name ended, in turn, and sizes
         self.executed: tuple[list[str | None], ...] = ([], [])
+        self.counts: tuple[Counter[str | None], ...] = (Counter(), Counter())  # what each rank has submitted
         for rank in self.ranks:
             rank.control.look = lambda rank=rank: self.carry(rank.rank)
         for name in NAMES:
             for count in (SMALL, LARGE):
-                for rank in self.ranks:
-                    rank.submit(name, count=count)
+                for rank in (0, 1):
+                    self.submit(rank, name, count)
                 self.settle()
 
     def submit(self, rank: int, name: str | None, count: int) -> Handle | None:
@@ -213,7 +255,11 @@ class Pair:
         decided = [each for batch in operations.decided for each in self.names_of(batch)]
         if name and ((0, name) in operations.pending or name in decided):
             return None
-        return self.ranks[rank].submit(name, 1.0 + rank, count)
+        place = self.counts[rank][name]
+        self.counts[rank][name] += 1
+        handle = self.ranks[rank].submit(name, 1.0 + rank + 10 * place, count)
+        handle.given = 3.0 + 20 * place
+        return handle
 
     def call(self, rank: int, name: str | None, count: int) -> None:
         """A caller waits for what it submits, and the other rank's messages may come while it looks."""
@@ -229,11 +275,7 @@ class Pair:
             self.take(rank)
 
     def ask(self, rank: int, name: str | None, why: str = "") -> None:
-        """A rank asks who is missing in an operation, and to give it up if it gives a reason, unless the other rank has
-        yet to learn that the last one of its name was given up."""
-        stalls = [[of for of, end, _ in ends if end == "StallError"].count(name) for ends in self.ends]
-        if why and stalls[0] != stalls[1]:
-            return
+        """A rank asks who is missing in an operation, and to give it up if it gives a reason."""
         pending = self.ranks[rank].operations.pending.values()
         handle = next((handle for handle in pending if handle.request.name == name), None)
         if handle is not None and not self.ranks[rank].operations.decided:
@@ -252,7 +294,7 @@ class Pair:
         if handle.error is not None:
             assert isinstance(handle.error, MismatchError | StallError)
             return type(handle.error).__name__
-        assert (handle.outputs[0] == 3.0).all()
+        assert (handle.outputs[0] == handle.given).all()
         return "executed"
 
     def execute(self) -> None:
@@ -301,8 +343,10 @@ def test_two_ranks_execute_the_same_in_one_order_and_all_that_both_submit(histor
             pair.hear(rank)
         elif what == "call":
             pair.call(rank, name, count)
-        elif what in ("ask", "give up"):
-            pair.ask(rank, name, "took too long" if what == "give up" else "")
+        elif what == "ask":
+            pair.ask(rank, name)
+        elif what == "give up":  # those with names never are
+            pair.ask(rank, None, "took too long")
         else:
             pair.submit(rank, name, count)
             if what == "post":
