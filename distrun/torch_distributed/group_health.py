@@ -52,10 +52,10 @@ class GroupHealth:
         If the last rank has called it meanwhile, it may have succeeded.
         """
         said = f"was not done within its timeout of {timeout:g} s"
-        handle.engine.give_up(handle, f"{said}: {WHO}; {_REMEDY}")
+        who = handle.engine.give_up(handle, f"{said}: {WHO}; {_REMEDY}")
         if not handle.done:
             _detach(handle)
-            handle.error = StallError(f"{handle.title} {said}: no rank is known to be missing; {_REMEDY}")
+            handle.error = StallError(f"{handle.title} {said}: {who or 'no rank is known to be missing'}; {_REMEDY}")
             handle.done = True
 
     def wait_is_over(self, handle: Handle, seconds: float) -> StallError | None:

@@ -181,9 +181,10 @@ class ProgressEngine:
         """Ask the coordinator which ranks have not submitted an operation, and wait for the answer for a short time."""
         return self._ask(Inquiry(handle))
 
-    def give_up(self, handle: Handle, why: str) -> None:
-        """Ask the coordinator to give up an operation unless all ranks have submitted it, and wait for that briefly."""
-        self._ask(Inquiry(handle, why))
+    def give_up(self, handle: Handle, why: str) -> str:
+        """Ask the coordinator to give up an operation unless all ranks have submitted it, and wait for that briefly.
+        Returns which ranks are missing if it cannot be given up yet."""
+        return self._ask(Inquiry(handle, why))
 
     def _ask(self, inquiry: Inquiry) -> str:
         self._negotiator.inquiries.new.append(inquiry)

@@ -71,8 +71,9 @@ class SingleProcessEngine:
         """Return an empty text: no rank is missing."""
         return ""
 
-    def give_up(self, handle: Handle, why: str) -> None:
-        """Do nothing: every operation is done."""
+    def give_up(self, handle: Handle, why: str) -> str:
+        """Return "": every operation is done."""
+        return ""
 
     def error_reported(self) -> None:
         """Do nothing: every error is raised where it happens."""

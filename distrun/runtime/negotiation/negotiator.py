@@ -85,8 +85,7 @@ class Negotiator:
             monitor = CoordinatorStallMonitor(controller, timeouts, describe_rank, self._ask, causes)
             self._stall_monitor = monitor
             withdrawal = None if self._eager is None else self._eager.withdrawal
-            survey = control_plane.survey or withdrawal
-            self._questions = Questions(rank, control_plane, monitor, self.inquiries, survey)
+            self._questions = Questions(rank, control_plane, monitor, self.inquiries, withdrawal)
         else:
             self._stall_monitor = FollowerStallMonitor(timeouts, describe_rank, self._remind, causes)
 
@@ -200,7 +199,7 @@ class Negotiator:
         """Submit new operations to the coordinator, which may be this rank, in order."""
         outbox = self._operations.outbox
         now = time.monotonic_ns()
-        if self._eager is not None and len(outbox) == 1:
+        if self._eager is not None and len(outbox) == 1 and not self._pending:
             handle = outbox[0]
             handle.submitted = now
             if self._eager.submit(handle):
@@ -264,8 +263,8 @@ class Negotiator:
                 controller.submit(source, *messages.decoded(message[1:]), now)
             elif letter == messages.SITE:
                 controller.site_told(source, *messages.unpack_key(message))
-            elif letter == messages.WITHDRAWN and self._eager is not None and self._eager.withdrawal is not None:
-                self._eager.withdrawal.answered()
+            elif letter == messages.WITHDRAWN and self._questions is not None:
+                self._questions.offers_are_withdrawn()
             elif letter in messages.QUESTIONS and self._questions is not None:
                 self._questions.ask(source, message)
             else:

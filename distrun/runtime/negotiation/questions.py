@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.decisions import Key
+from distrun.runtime.negotiation.eager.withdrawal import Withdrawal
 from distrun.runtime.negotiation.inquiries import Inquiries
 from distrun.runtime.negotiation.stalls import CoordinatorStallMonitor
-from distrun.runtime.transport.control.control_plane import ControlPlane, Survey
+from distrun.runtime.transport.control.control_plane import ControlPlane
 
 
 class Questions:
@@ -23,21 +24,30 @@ class Questions:
         control_plane: ControlPlane,
         monitor: CoordinatorStallMonitor,
         inquiries: Inquiries,
-        survey: Survey | None,
+        withdrawal: Withdrawal | None,
     ) -> None:
         """`rank` is the coordinator's, `monitor` knows which ranks are missing, and `inquiries` are the coordinator's
-        own. `survey`: what has to be done first, if anything."""
+        own. `withdrawal` is given where there are offers."""
         self._rank = rank
         self._control_plane = control_plane
         self._monitor = monitor
         self._inquiries = inquiries
-        self._survey = survey
+        self._survey = control_plane.survey or withdrawal
+        self._withdrawal = withdrawal
         self.unanswered: list[tuple[int, bytes]] = []
         """Pairs of a rank and its question."""
+        self._postponed: list[tuple[int, bytes]] = []  # likewise, until offers are withdrawn
 
     def ask(self, rank: int, question: bytes) -> None:
         """Note a question from a rank, one of `messages.QUESTIONS`."""
         self.unanswered.append((rank, question))
+
+    def offers_are_withdrawn(self) -> None:
+        """Note that the other rank has dropped the offers that it was asked to drop."""
+        if self._withdrawal is not None:
+            self._withdrawal.answered()
+            self.unanswered += self._postponed
+            self._postponed.clear()
 
     def answer(self, now: float) -> None:
         """Answer the questions if all submissions are known here. If not, begin a survey."""
@@ -51,6 +61,10 @@ class Questions:
             key, why = messages.unpack_key(question)
             if question[:1] == messages.INQUIRY:
                 self._tell(rank, key, self._monitor.who_is_missing(key, now))
+            elif self._withdrawal is not None and self._withdrawal.is_unanswered(now):
+                # Given up now, the operation might still be done by the other rank alone.
+                self._tell(rank, key, self._monitor.who_is_missing(key, now))
+                self._postponed.append((rank, question))
             elif not self._monitor.give_up(key, why, now):
                 self._tell(rank, key, "")
 

@@ -54,11 +54,11 @@ class Engine(Protocol):
         Empty if no rank is missing, or the coordinator does not answer. The operation may be done afterwards.
         """
 
-    def give_up(self, handle: Handle, why: str) -> None:
+    def give_up(self, handle: Handle, why: str) -> str:
         """Give up an operation on all ranks, with `StallError`, unless all of them have submitted it.
 
         It is done afterwards, unless all ranks have submitted it and it is still running, or the coordinator does not
-        answer.
+        answer, or has offered it to a rank that does not. Then it is given up later, and this returns who is missing.
 
         Args:
             handle: the operation.

@@ -3,7 +3,8 @@
 The other rank has, or will soon have, the offer, and would begin the operation as soon as it submits it. So it is asked
 to drop the offers that it has received. Messages arrive in order: an offer of its own that comes before its answer has
 crossed with this rank's, and both do the operation. After the answer, what both submit is decided in the ordinary way.
-A rank that does not answer in time, since it is stopped for example, may still do the operation alone.
+Where the other rank does not answer in time, since it is stopped for example, the caller gets its error, and the
+operation is given up when the answer comes. Until then both would do it, each in the same place.
 """
 
 from __future__ import annotations
@@ -38,7 +39,11 @@ class Withdrawal:
 
     def is_fresh(self, now: float) -> bool:
         """Return whether no offer of this rank is outstanding, or the other rank has not answered in time."""
-        return not self._piggyback.is_offering or (self._last is not None and now >= self.deadline)
+        return not self._piggyback.is_offering or self.is_unanswered(now)
+
+    def is_unanswered(self, now: float) -> bool:
+        """Return whether the other rank has not answered in time."""
+        return self._last is not None and now >= self.deadline
 
     def answered(self) -> None:
         """Note that the other rank has dropped the offers that it had when it was asked."""

@@ -7,7 +7,7 @@ from collections import Counter, deque
 import numpy as np
 import pytest
 from histories.negotiating_rank import Rank
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from session.hypothesis_profiles import examples
 
 from distrun.errors import MismatchError, StallError
@@ -98,13 +98,17 @@ def test_a_rank_that_does_not_drop_the_offers_in_time_is_not_waited_for():
     coordinator, _ = two_ranks()
     handle = coordinator.submit("a", count=LARGE)
     coordinator.posted()
-    coordinator.ask(handle, "took too long")
+    inquiry = coordinator.ask(handle, "took too long")
     assert coordinator.finished() == []
     assert coordinator.negotiator.next_look(coordinator.now) == coordinator.now + ANSWER_TIME
     coordinator.now += ANSWER_TIME
     assert coordinator.negotiator.next_look(coordinator.now) == coordinator.now
     assert not coordinator.negotiator.is_idle
     coordinator.negotiator.progress()
+    assert inquiry.done
+    assert str(inquiry.answer).endswith("not by <1>")
+    assert coordinator.finished() == []  # the other rank may yet do it
+    coordinator.hear(1, messages.WITHDRAWN)
     assert coordinator.finished() == [handle]
 
 
@@ -334,8 +338,16 @@ class Pair:
                 self.hear(rank, 100)
 
 
+CROSSED = [("post", 0, "a", LARGE), ("post", 1, "a", SMALL), ("call", 0, "b", SMALL), ("call", 1, "b", SMALL)]
+LATE = [("hear", 0, None, SMALL), ("hear", 1, None, SMALL), ("submit", 1, None, LARGE)]
+
+
 @examples(gate=100, full=2000)
 @given(steps)
+# A withdrawal that spares what has crossed, one that comes after a newer offer, and no offers after a give-up.
+@example([*CROSSED, ("ask", 0, "a", SMALL)])
+@example([("call", 0, None, SMALL), ("ask", 0, None, SMALL), ("call", 0, "a", SMALL)])
+@example([("call", 1, None, SMALL), LATE[0], ("give up", 1, None, SMALL), *LATE])
 def test_two_ranks_execute_the_same_in_one_order_and_all_that_both_submit(history):
     pair = Pair()
     for what, rank, name, count in history:
