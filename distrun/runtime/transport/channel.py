@@ -70,23 +70,25 @@ class Channel(Connection):
         length = sum(map(len, message))
         frame = b"".join([_LENGTH.pack(length), *message])
         self._send_frame(frame)
-        data = b""
-        try:
-            for _ in range(looks):
-                try:
-                    more = self.socket.recv(_CHUNK)
-                except BlockingIOError:
-                    continue
-                data = data + more if data else more
-                if not more or len(data) >= len(frame):
-                    break
-        except OSError as error:
-            self._close(reason_of(error))
+        data, failure = b"", None
+        for _ in range(looks):
+            try:
+                more = self.socket.recv(_CHUNK)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                failure = error
+                break
+            data = data + more if data else more
+            if not more or len(data) >= len(frame):
+                break
         start = _LENGTH.size + len(message[0])
         if len(data) == len(frame) and data[:start] == frame[:start]:
             return memoryview(data)[start:]
-        if data:
+        if data:  # first: the last message may tell why the other side is gone
             self._handle(data)
+        if failure is not None:
+            self._close(reason_of(failure))
         return None
 
     def _write(self) -> None:

@@ -26,6 +26,14 @@ class Peer:
         self.socket, connection = socket.socketpair()
         self.socket.settimeout(60)
         self.end = End(Channel, connection)
+        self.before_the_end: list[bytes] | None = None
+        on_close = self.end.it._on_close
+
+        def closed(reason: str) -> None:
+            self.before_the_end = list(self.end.messages)
+            on_close(reason)
+
+        self.end.it._on_close = closed
         self.prepare = ChannelSwap(self.end.it).prepare
 
     def __enter__(self) -> Peer:
@@ -114,5 +122,5 @@ def test_what_came_before_the_peer_was_gone_is_handled_first(reset):
         peer.socket.close()
         assert peer.prepare(HEADER, 3, array.dtype, 1.0)(array, array, LOOKS) == SENT
         turn_until(lambda: peer.end.reasons != [], peer.end)
-        assert peer.end.messages == [b"last words"]
+        assert peer.before_the_end == [b"last words"]
         assert peer.prepare(HEADER, 3, array.dtype, 1.0)(array, array, LOOKS) == NO_ROOM
