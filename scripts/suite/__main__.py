@@ -83,6 +83,9 @@ def _gate() -> bool:
     commands["compute"].insert(0, CHECKS)
     outcomes = Runner(LIMIT).run(commands)
     for outcome in outcomes:
+        if not outcome.is_good:  # its output may be thousands of lines above
+            print(f"== the end of {outcome.name}:\n{outcome.closing}\n")
+    for outcome in outcomes:
         print(_line(outcome))
     return all(outcome.is_good for outcome in outcomes)
 

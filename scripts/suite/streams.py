@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 NO_TESTS = 5  # pytest's exit status where it has selected none
+CLOSING_LINES = 50  # pytest's summary: what has failed and why
 PROCESSES = ("ps", "-eo", "pid,ppid,stat,etimes,wchan:20,args", "--forest")
 
 
@@ -36,6 +37,8 @@ class Outcome:
     seconds: float
     passed: int
     failed: int
+    closing: str = ""
+    """The last lines of its output."""
 
     @property
     def is_good(self) -> bool:
@@ -90,7 +93,8 @@ class Runner:
         seconds = time.monotonic() - begun
         text = output.read_text(errors="replace")
         output.unlink()
-        outcome = Outcome(command.name, status, seconds, *_counts(text))
+        closing = "\n".join(text.splitlines()[-CLOSING_LINES:])
+        outcome = Outcome(command.name, status, seconds, *_counts(text), closing)
         with self._lock:
             del self._running[command.name]
             print(f"== {command.name}: exit status {status} after {seconds / 60:.1f} min\n{text}", flush=True)

@@ -1,23 +1,34 @@
 """Processor seconds of each test and folder, started processes included, and the folders' budgets.
 
 The kernel counts them: the session moves into a control group of its own, to which all processes started in it belong,
-daemons and logins through sshd included. A busy machine adds up to four tenths to them, and budgets have room for that.
-Where no control group can be made, only the session itself and the children that it has waited for are counted.
+daemons and logins through sshd included. Where no control group can be made, only the session itself and the children
+that it has waited for are counted.
+
+The same test uses more processor seconds on a slow machine, or where others disturb its caches. So a small program is
+measured once a minute between the tests, and where it takes longer than it did when the budgets were set, budgets grow
+by as much.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import mean
 
 import pytest
 from session.tiers import FOLDERS, ROOT, folder_of
 
 CONTROLLERS = (Path("/sys/fs/cgroup/cpuacct"), Path("/sys/fs/cgroup"))  # version 1, and version 2
 SHOWN = 5
+REFERENCE = (sys.executable, "-Ic", "import numpy")  # starts a process, as most tests do
+REFERENCE_SECONDS = 0.2  # what it took when the budgets were set
+REFERENCE_INTERVAL = 60.0  # seconds
 
 
 class Meter:
@@ -53,7 +64,7 @@ class Meter:
 
 
 class ProcessorTimePlugin:
-    """Measures each test; in a session of the gate, fails if a folder has used more than its budget.
+    """Measures each test; a session of the gate fails if a folder has used more than its budget.
 
     What a session's fixture starts is charged to the test that asked for it first.
     """
@@ -62,11 +73,15 @@ class ProcessorTimePlugin:
         self._is_gate = is_gate and "COVERAGE_PROCESS_CONFIG" not in os.environ  # measuring coverage takes time, too
         self._meter = Meter()
         self._seconds: dict[str, dict[str, float]] = defaultdict(dict)  # folder, test
-        self._minutes: dict[str, float] = defaultdict(float)
+        self._reference: list[float] = []
+        self._next_reference = time.monotonic()
         self._complaints: list[str] = []
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        if self._is_gate and time.monotonic() >= self._next_reference:
+            self._reference.append(self._seconds_of_reference())
+            self._next_reference = time.monotonic() + REFERENCE_INTERVAL
         before = self._meter.read()
         result = yield
         self._seconds[folder_of(item.path).name][item.nodeid] = self._meter.read() - before
@@ -78,14 +93,18 @@ class ProcessorTimePlugin:
         if self._is_gate:
             for folder in FOLDERS:
                 used = self._seconds.get(folder.name, {})
-                if sum(used.values()) > folder.budget:
-                    self._complaints.append(_over(folder.name, folder.budget, used))
+                budget = folder.budget * slowness(self._reference)
+                if sum(used.values()) > budget:
+                    self._complaints.append(_over(folder.name, budget, used))
         if self._complaints and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._seconds:
             terminalreporter.section("processor seconds")
+        if self._reference:
+            words = f"{mean(self._reference):.3f} s, budgets x {slowness(self._reference):.2f}"
+            terminalreporter.write_line(f"the reference program: {words}")
         for name, used in sorted(self._seconds.items()):
             terminalreporter.write_line(f"{name}: {sum(used.values()):.1f} s, {len(used)} tests")
         if len(self._seconds) > 1:
@@ -93,6 +112,16 @@ class ProcessorTimePlugin:
             terminalreporter.write_line("The dearest:\n" + _dearest(every, 2 * SHOWN))
         for complaint in self._complaints:
             terminalreporter.write_line(complaint, red=True, bold=True)
+
+    def _seconds_of_reference(self) -> float:
+        before = self._meter.read()
+        subprocess.run(REFERENCE, check=True)
+        return self._meter.read() - before
+
+
+def slowness(reference: Sequence[float]) -> float:
+    """Return by what factor budgets grow, given the processor seconds of each run of the reference program."""
+    return max(1.0, mean(reference) / REFERENCE_SECONDS) if reference else 1.0
 
 
 def _over(name: str, budget: float, used: Mapping[str, float]) -> str:

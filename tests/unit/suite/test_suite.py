@@ -7,6 +7,7 @@ import changed
 import parts
 import pytest
 import streams
+from session import processor_time
 from session.tiers import FOLDERS, ROOT, folder_of, in_turn, one_in_gate, tier_of
 
 
@@ -93,6 +94,27 @@ def test_pytests_closing_line_is_counted():
     text = "1 passed in 3.2s of what a program under test printed\n"
     assert streams._counts(f"{text}=== 2 failed, 310 passed, 4 skipped, 1 error in 635.31s (0:10:35) ===\n") == (310, 3)
     assert streams._counts("no tests ran in 0.01s\n") == (0, 0)
+
+
+def test_the_last_lines_of_a_command_are_kept(monkeypatch):
+    class Failing:
+        def __init__(self, words, *, stdout, **options):
+            stdout.write(b"\n".join(b"%d" % number for number in range(1000)) + b"\nover its budget\n")
+            stdout.flush()
+
+        def wait(self):
+            return 1
+
+    monkeypatch.setattr(streams.subprocess, "Popen", Failing)
+    (outcome,) = streams.Runner(limit=3600).run({"stream": [streams.Command("tests", ("false",))]})
+    assert (outcome.status, outcome.is_good) == (1, False)
+    assert outcome.closing.splitlines()[:: streams.CLOSING_LINES - 1] == ["951", "over its budget"]
+
+
+def test_budgets_grow_on_a_slow_machine_and_never_shrink():
+    usual = processor_time.REFERENCE_SECONDS
+    assert processor_time.slowness([]) == processor_time.slowness([usual / 2, usual]) == 1
+    assert processor_time.slowness([usual, 2 * usual]) == pytest.approx(1.5)
 
 
 def test_a_wedged_run_is_aborted(monkeypatch, capsys):
