@@ -234,7 +234,8 @@ class ProgressEngine:
     def _make_progress(self, handle: Awaited | None) -> None:
         state, operations, negotiator, gpu_monitor = self._state, self._operations, self._negotiator, self._gpu_monitor
         # The shortest way: two ranks with a single operation under way may need no decision at all.
-        if handle is not None and negotiator.may_cross and state.failure is None and negotiator.cross():
+        is_well = state.failure is None and gpu_monitor.trouble is None
+        if handle is not None and negotiator.may_cross and is_well and negotiator.cross():
             self._act()
             if handle.done:
                 return

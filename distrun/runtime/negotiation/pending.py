@@ -201,6 +201,14 @@ class PendingOperations:
     def finish(self, handle: Handle) -> None:
         """Move a pending operation that has its results or its error to `finished`."""
         self.finished.append(handle)
+        self._remove(handle)
+
+    def begin(self, handle: Handle) -> None:
+        """Queue a pending operation for execution by itself."""
+        self.decided.append([handle])
+        self._remove(handle)  # only now: at an interrupt, it is in one of the queues
+
+    def _remove(self, handle: Handle) -> None:
         del self.pending[handle.key]
         if handle.request.name is None:
             self._unnamed[handle.request.process_set].remove(handle.key)

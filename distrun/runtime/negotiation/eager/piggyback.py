@@ -75,7 +75,8 @@ class Piggyback:
 
     def pack(self, letter: bytes, cache_id: int, arrays: Sequence[Flat]) -> bytes:
         """Return a message with a payload."""
-        return b"".join([letter, b"\0\0\0", cache_id.to_bytes(4, "little"), *[array.data for array in arrays]])
+        header = letter + b"\0\0\0" + cache_id.to_bytes(4, "little")
+        return b"".join([header, *[array.data for array in arrays]]) if arrays else header
 
     def pack_own(self, letter: bytes, handle: Handle) -> bytes:
         """Return a message with this rank's payload, or none if the operation is not eligible. It counts as sent."""

@@ -22,7 +22,7 @@ on.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.decisions import Key
@@ -31,7 +31,6 @@ from distrun.runtime.negotiation.eager.withdrawal import Withdrawal
 from distrun.runtime.negotiation.intake import Intake
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.operations.handle import Handle
-from distrun.runtime.operations.request import CPU
 from distrun.runtime.transport.control.control_plane import ControlPlane
 from distrun.runtime.transport.shared_memory.swap import ANSWERED, ASLEEP, NO_ROOM, SENT, Prepare, SwapFunction
 
@@ -63,7 +62,7 @@ class Eager:
         if piggyback.makes_offers and self._is_coordinator:
             self.withdrawal = Withdrawal(piggyback, self._ask_to_drop)
         self._direct_link = control_plane.direct_link(self._other) if piggyback.makes_offers else None
-        self._may_cross: dict[int, bool] = {}  # by cache id
+        self._can_be_offered: dict[int, bool] = {}  # by cache id
         self._swaps: dict[int, SwapFunction | None] = {}  # by cache id, None: it cannot be swapped
 
     # What we submit ---------------------------------------------------------------------------------------------------
@@ -99,14 +98,17 @@ class Eager:
 
     def _is_offered(self, handle: Handle) -> bool:
         """Whether an operation is offered to the other rank, be it without its arrays."""
-        if not self._piggyback.makes_offers or handle.cache_id < 0 or not self._is_only(handle):
+        return self._piggyback.makes_offers and self._is_only(handle) and self._may_be_offered(handle)
+
+    def _may_be_offered(self, handle: Handle) -> bool:
+        """Whether an operation is offered where there are offers, when nothing else is under way."""
+        cache_id = handle.cache_id
+        if cache_id < 0:
             return False
-        may_cross = self._may_cross.get(handle.cache_id)
-        if may_cross is None:
+        if cache_id not in self._can_be_offered:
             request = handle.request
-            may_cross = request.kind in _KINDS and request.device == CPU and not request.process_set
-            self._may_cross[handle.cache_id] = may_cross
-        return may_cross
+            self._can_be_offered[cache_id] = request.kind in _KINDS and not request.process_set
+        return self._can_be_offered[cache_id]
 
     def _is_only(self, handle: Handle) -> bool:
         """Whether nothing else is under way. An unnamed operation is pending once it is placed."""
@@ -156,11 +158,13 @@ class Eager:
 
     def _cross(self, handle: Handle) -> None:
         """Begin or finish an operation that both ranks have submitted, and that each knows the other has submitted."""
-        payloads = self._piggyback.take(handle.cache_id)
+        self._proceed(handle, self._piggyback.take(handle.cache_id))
+
+    def _proceed(self, handle: Handle, payloads: Mapping[int, bytes]) -> None:
         if self._piggyback.is_eligible(handle):
             self._intake.finish_piggybacked(self._piggyback, handle, payloads)
         else:
-            self._operations.decide(messages.pack_ids(messages.EXECUTE, [handle.cache_id]))
+            self._operations.begin(handle)
 
     def _ask_to_drop(self) -> None:
         self._control_plane.send(self._other, messages.WITHDRAW)
@@ -171,11 +175,10 @@ class Eager:
     @property
     def may_cross(self) -> bool:
         """Whether `cross` can be used: one operation is new, nothing else is under way, and nothing was received."""
-        operations, line = self._operations, self._direct_link
-        if line is None or len(operations.outbox) != 1 or line.inbox or self._piggyback.has_received:
+        outbox, line, piggyback = self._operations.outbox, self._direct_link, self._piggyback
+        if line is None or len(outbox) != 1 or line.inbox or piggyback.has_received or piggyback.has_given_up:
             return False
-        own = operations.outbox[0]
-        return self._is_only(own) and self._is_early(own)
+        return self._is_only(outbox[0]) and self._may_be_offered(outbox[0])
 
     def cross(self) -> bool:
         """Submit the new operation (see `may_cross`), and check a few times for the other rank's offer. Returns whether
@@ -210,12 +213,8 @@ class Eager:
         if message[:1] != messages.PIGGYBACK or cache_id_of(message) != handle.cache_id:
             return False
         inbox.popleft()
-        if piggyback.is_eligible(handle):
-            piggyback.forget(handle.cache_id)
-            self._intake.finish_piggybacked(piggyback, handle, {source: message})
-        else:
-            piggyback.receive(source, message)
-            self._cross(handle)
+        piggyback.forget(handle.cache_id)
+        self._proceed(handle, {source: message})
         return True
 
     def _swap(self, prepare: Prepare, handle: Handle) -> int:
