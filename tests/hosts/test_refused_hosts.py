@@ -100,12 +100,14 @@ def test_all_hosts_that_cannot_be_used_are_named_at_once(distrun, network, home,
 
 def test_the_command_to_try_has_the_flags_of_this_launch(distrun, home, tmp_path):
     """A server that is no sshd closes the connection at once."""
+    key = tmp_path / "key"
+    key.touch()
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=lambda: server.accept()[0].close(), daemon=True).start()
         port = str(server.getsockname()[1])
         home.config.write_text("Host bare\n  HostName 127.0.0.1\n  User me\n")
-        text = complaint(distrun("-H", "bare:1", "-p", port, "-i", "/k", "true"))
-    assert f"try 'ssh -p {port} -i /k me@bare'" in text
+        text = complaint(distrun("-H", "bare:1", "-p", port, "-i", str(key), "true"))
+    assert f"try 'ssh -p {port} -i {key} me@bare'" in text
 
 
 def test_a_host_that_drops_packets_is_given_up_in_time(distrun, alpha):
