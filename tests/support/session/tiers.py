@@ -34,8 +34,7 @@ class Folder:
     """The pytest session of the gate that runs them. Sessions run beside each other."""
     budget: float
     """Processor seconds that the tests of the gate may take, started processes included: half as many again as were
-    seen in the gate, where two tests at a time disturb each other's caches. processor_time.py adds what a slower
-    machine needs."""
+    seen in the gate, where two tests at a time disturb each other's caches."""
     rooms: tuple[str, ...]
     """The parts of the package that the tests are about, without the leading "distrun."; "" for all of it."""
 
@@ -78,7 +77,7 @@ FOLDERS = (
     Folder("processes/shipping", "full", "processes", 10, ("runner.shipping",)),
     Folder("processes/sweep", "full", "processes", 40, ("tools.sweep", "runtime.collectives.trial")),
     Folder("hosts", "lab", "hosts", 140, ("runner", "runtime.transport")),
-    Folder("hosts/elastic", "lab", "hosts", 100, ("runner.elastic", "tools.sweep")),
+    Folder("hosts/elastic", "lab", "hosts", 120, ("runner.elastic", "tools.sweep")),
     Folder("hosts/links", "lab", "hosts", 50, ("runtime.transport", "runtime.negotiation", "methods.servers")),
     Folder("hosts/mpi", "lab", "hosts", 35, ("runtime.transport.mpi", "runner.hosts")),
     Folder("hosts/shipping", "lab", "hosts", 60, ("runner.shipping",)),

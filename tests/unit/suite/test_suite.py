@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import changed
 import parts
@@ -111,10 +112,20 @@ def test_the_last_lines_of_a_command_are_kept(monkeypatch):
     assert outcome.closing.splitlines()[:: streams.CLOSING_LINES - 1] == ["951", "over its budget"]
 
 
-def test_budgets_grow_on_a_slow_machine_and_never_shrink():
-    usual = processor_time.REFERENCE_SECONDS
-    assert processor_time.slowness([]) == processor_time.slowness([usual / 2, usual]) == 1
-    assert processor_time.slowness([usual, 2 * usual]) == pytest.approx(1.5)
+@pytest.mark.parametrize(("share", "is_named", "status"), [(0.9, False, 0), (1.5, True, 0), (2.1, True, 1)])
+def test_a_folder_over_its_budget_is_named_and_at_twice_the_budget_fails(share, is_named, status, monkeypatch):
+    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+    folder = FOLDERS[0]
+    plugin = processor_time.ProcessorTimePlugin(is_gate=True)
+    monkeypatch.setattr(plugin, "_seconds", {folder.name: {"a": share * folder.budget}})
+    session = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    plugin.pytest_sessionfinish(session)
+    lines = []
+    plugin.pytest_terminal_summary(
+        SimpleNamespace(section=lines.append, write_line=lambda line, **style: lines.append(line))
+    )
+    assert session.exitstatus == status
+    assert any(line.startswith(f"tests/{folder.name} has used") for line in lines) == is_named
 
 
 def test_a_wedged_run_is_aborted(monkeypatch, capsys):
