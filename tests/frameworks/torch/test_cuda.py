@@ -52,13 +52,13 @@ def test_groups_that_change_under_their_name_are_reduced_as_they_are(gpu_job, si
     gpu_job(PROGRAMS / "repeated.py", size)
 
 
-def test_direct_passes_train_as_negotiated_ones_do(gpu_job):
-    gpu_job(PROGRAMS / "direct.py", 2, "train", **DIRECT)
+def test_direct_passes_train_as_negotiated_ones_do(gpu_job, tmp_path):
+    gpu_job(PROGRAMS / "direct.py", 2, "train", str(tmp_path), **DIRECT)
 
 
 @pytest.mark.parametrize("how", one_in_gate(["killed"], ["elsewhere"], ["broken"]), ids=" ".join)
-def test_a_direct_pass_that_a_rank_does_not_end_fails_on_all_ranks(gpu_job, how):
-    said = gpu_job(PROGRAMS / "direct.py", 2, *how, fail=True, DISTRUN_STALL_TIMEOUT="5", **DIRECT)
+def test_a_direct_pass_that_a_rank_does_not_end_fails_on_all_ranks(gpu_job, how, tmp_path):
+    said = gpu_job(PROGRAMS / "direct.py", 2, *how, str(tmp_path), fail=True, DISTRUN_STALL_TIMEOUT="5", **DIRECT)
     assert "rank 0 has seen it" in said
     assert ("rank 1 has seen it" in said) == (how != ["killed"])
 

@@ -1,12 +1,16 @@
 """Direct passes on the GPU, with DISTRUN_DIRECT_BUCKETS=1 and buckets of one layer each.
 
-The argument is `train`, or what rank 1 does in the third pass, while rank 0's GPU waits for its buckets: `killed`,
-`elsewhere` (it reduces something else), or `broken` (NCCL refuses its second bucket).
+The first argument is `train`, or what rank 1 does in the third pass, while rank 0's GPU waits for its buckets:
+`killed`, `elsewhere` (it reduces something else), or `broken` (NCCL refuses its second bucket). The second is a folder
+of these ranks.
 """
 
 import os
 import signal
 import sys
+import time
+from itertools import count
+from pathlib import Path
 
 import cupy
 import playing
@@ -19,7 +23,8 @@ from distrun.errors import CollectiveError
 from distrun.runtime.gpu.nccl.direct_queue import DirectQueue
 
 BUCKETS = 3
-(how,) = sys.argv[1:]
+DEADLINE = 60.0  # seconds
+how, folder = sys.argv[1], Path(sys.argv[2])
 hvd.init()
 playing.play()
 RANK, SIZE = hvd.rank(), hvd.size()
@@ -100,19 +105,31 @@ def third_pass():
     if how == "killed" and RANK == 1:
         hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
     if how == "broken" and RANK == 1:
+        allreduce, numbers = cupy.cuda.nccl.NcclCommunicator.allReduce, count(1)
 
-        def refuse(*_):
-            raise RuntimeError("NCCL_ERROR_SYSTEM_ERROR: unhandled system error")
+        def refuse(*arguments):
+            if next(numbers) == 2:
+                raise RuntimeError("NCCL_ERROR_SYSTEM_ERROR: unhandled system error")
+            return allreduce(*arguments)
 
-        hook(lambda _: setattr(cupy.cuda.nccl.NcclCommunicator, "allReduce", refuse))
+        cupy.cuda.nccl.NcclCommunicator.allReduce = refuse
     if how == "elsewhere" and RANK == 1:
         hook(lambda _: hvd.allreduce(torch.ones(1), name="elsewhere"))
-    # Rank 1 leaves as soon as it has seen the error, which may be all that rank 0 learns.
     word = {"elsewhere": "not by rank 0", "broken": "unhandled system error"}.get(how, "") if RANK else "rank 1"
     with raises(CollectiveError, word):
         step(model, optimizer, batches(1)[0])
     print(f"rank {RANK} has seen it", flush=True)
+    if how == "elsewhere":  # neither learns of it from the other's end
+        (folder / str(RANK)).touch()
+        wait_for(folder / str(1 - RANK))
     sys.exit(1)
+
+
+def wait_for(path):
+    end = time.monotonic() + DEADLINE
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} is not there"
+        time.sleep(0.01)
 
 
 if how == "train":
