@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,9 @@ class Process:
         self.await_output(lambda lines: sum(_is_step(fact, generation) for fact in facts_in(lines)) >= steps)
 
     def close(self) -> None:
-        """End it, and everything that belongs to it."""
-        self.popen.kill()
+        """End it, and everything that belongs to it, such as workers of a data loader."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait()
         self.stdout.close()
         self.control.close()
@@ -157,6 +159,7 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 pass_fds=[theirs.fileno()],
                 cwd=self._folder,
+                start_new_session=True,
             )
         self.processes.append(process := Process(popen, ours, host, slot))
         return process
