@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request
 from distrun.runtime.operations.timeouts import Timeouts
 from distrun.runtime.transport.network import DirectLink
+from distrun.runtime.transport.shared_memory.swap import ANSWERED, SENT, SwapFunction
 
 
 class FakeControlPlane:
@@ -33,18 +35,32 @@ class FakeControlPlane:
     room = float("inf")  # messages
     looks = 1
 
-    def __init__(self, is_across_hosts: bool) -> None:
+    def __init__(self, is_across_hosts: bool, can_swap: bool = False) -> None:
         self.is_across_hosts = is_across_hosts
+        self.can_swap = can_swap
         self.inbox: deque[tuple[int, bytes]] = deque()
         self.sent: list[tuple[int, bytes]] = []
         self.unsent: deque[tuple[int, bytes]] = deque()
         self.alarmed: list[int] = []
 
     def direct_link(self, rank: int) -> DirectLink:
-        return DirectLink(lambda: self.look(), self.inbox)  # tests replace it
+        return DirectLink(lambda: self.look(), self.inbox, partial(self._prepare, rank) if self.can_swap else None)
+
+    def _prepare(self, rank: int, header: bytes, count: int, dtype: np.dtype, factor: float) -> SwapFunction:
+        def swap(array: np.ndarray, result: np.ndarray, looks: int) -> int:
+            message = header + array.tobytes()
+            self.send(rank, message)
+            self.look()
+            if not self.inbox or len(answer := self.inbox[0][1]) != len(message) or answer[: len(header)] != header:
+                return SENT
+            self.inbox.popleft()
+            result[:] = array + np.frombuffer(answer, dtype, offset=len(header))  # as FakeHierarchicalBackend does
+            return ANSWERED
+
+        return swap
 
     def look(self) -> None:
-        """Called by a rank that looks for what has come."""
+        """Called by a rank that looks for what has come. Tests replace it."""
 
     def waiting(self) -> bool:
         return bool(self.inbox)
@@ -95,11 +111,13 @@ class FakeHierarchicalBackend:
 class Rank:
     """A negotiator with its operations, a clock, and nobody else."""
 
-    def __init__(self, rank: int, size: int = 2, *, hosts: bool = False, offers: bool = False, timeouts=None) -> None:
+    def __init__(
+        self, rank: int, size: int = 2, *, hosts: bool = False, offers: bool = False, swaps: bool = False, timeouts=None
+    ) -> None:
         self.now = 1000.0
         self.rank = rank
         self.operations = PendingOperations(1 << 20)
-        self.control = FakeControlPlane(hosts)
+        self.control = FakeControlPlane(hosts, swaps)
         self.negotiator = Negotiator(
             rank,
             size,

@@ -24,6 +24,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.decisions import Key
 from distrun.runtime.negotiation.eager.piggyback import Piggyback, cache_id_of
@@ -34,6 +36,7 @@ from distrun.runtime.operations.handle import Handle
 from distrun.runtime.transport.control.control_plane import ControlPlane
 from distrun.runtime.transport.shared_memory.swap import ANSWERED, ASLEEP, NO_ROOM, SENT, Prepare, SwapFunction
 
+_NOTHING = np.empty(0, np.float32)
 _KINDS = frozenset(["allreduce", "allgather", "alltoall", "barrier", "broadcast", "reducescatter"])
 """The kinds of operations that need no state beyond their ranks."""
 
@@ -63,7 +66,8 @@ class Eager:
             self.withdrawal = Withdrawal(piggyback, self._ask_to_drop)
         self._direct_link = control_plane.direct_link(self._other) if piggyback.makes_offers else None
         self._can_be_offered: dict[int, bool] = {}  # by cache id
-        self._swaps: dict[int, SwapFunction | None] = {}  # by cache id, None: it cannot be swapped
+        # By cache id: the function that swaps its offers, if one can, and whether arrays travel along.
+        self._swaps: dict[int, tuple[SwapFunction | None, bool]] = {}
 
     # What we submit ---------------------------------------------------------------------------------------------------
 
@@ -194,12 +198,12 @@ class Eager:
         handle.submitted = time.monotonic_ns()
         if handle.request.name is None:
             operations.place(handle)
-        outcome = NO_ROOM if prepare is None else self._swap(prepare, handle)
+        outcome, has_array = (NO_ROOM, False) if prepare is None else self._swap(prepare, handle)
         if outcome == NO_ROOM:
             self._send(self._other, handle)
         operations.outbox.popleft()
         if outcome == ANSWERED:
-            operations.finish(handle)
+            (operations.finish if has_array else operations.begin)(handle)
             return True
         if outcome == SENT:
             return False
@@ -217,24 +221,27 @@ class Eager:
         self._proceed(handle, {source: message})
         return True
 
-    def _swap(self, prepare: Prepare, handle: Handle) -> int:
-        """Send the offer of a small array by a swap, if one can do what is to be done."""
+    def _swap(self, prepare: Prepare, handle: Handle) -> tuple[int, bool]:
+        """Send the offer by a swap, if one can do what is to be done. Returns the outcome, and whether the swap has an
+        array, so that its result is that of the operation."""
         cache_id = handle.cache_id
         if cache_id not in self._swaps:
             self._swaps[cache_id] = self._new_swap(prepare, handle)
-        swap = self._swaps[cache_id]
+        swap, has_array = self._swaps[cache_id]
         if swap is None or self._control_plane.is_stuck:
-            return NO_ROOM
-        outcome = swap(handle.inputs[0], handle.outputs[0], self._control_plane.looks)
+            return NO_ROOM, has_array
+        array, result = (handle.inputs[0], handle.outputs[0]) if has_array else (_NOTHING, _NOTHING)
+        outcome = swap(array, result, self._control_plane.looks)
         if outcome in (SENT, ASLEEP):
             self._piggyback.note_sent(cache_id)
-        return outcome
+        return outcome, has_array
 
-    def _new_swap(self, prepare: Prepare, handle: Handle) -> SwapFunction | None:
-        """Return the swap of an operation, or None if there is none."""
-        piggyback, request = self._piggyback, handle.request
-        if not piggyback.is_eligible(handle) or len(request.shapes) > 1:
-            return None
-        factor, array = piggyback.reduction(handle).factor, handle.inputs[0]
+    def _new_swap(self, prepare: Prepare, handle: Handle) -> tuple[SwapFunction | None, bool]:
+        piggyback = self._piggyback
         header = piggyback.pack(messages.PIGGYBACK, handle.cache_id, ())
-        return None if factor is None else prepare(header, array.size, array.dtype, factor)
+        if not piggyback.is_eligible(handle):
+            return prepare(header, _NOTHING.size, _NOTHING.dtype, 1.0), False
+        array, factor = handle.inputs[0], piggyback.reduction(handle).factor
+        if len(handle.inputs) > 1 or factor is None:
+            return None, True
+        return prepare(header, array.size, array.dtype, factor), True

@@ -1,8 +1,8 @@
 """Swapping: send an array to a peer, take the peer's, and add them up, in one call of C.
 
 This is `Mailbox.put`, `Doorbell.ring`, some looks at the other mailbox, `Mailbox.get` and a sum. In Python they take
-most of the time of an operation on small arrays. An answer that does not come at once, or is another message than
-expected, is left to Python.
+most of the time of an operation on small arrays. Offers without arrays are swapped as arrays of no elements. An answer
+that does not come at once, or is another message than expected, is left to Python.
 """
 
 from __future__ import annotations

@@ -26,10 +26,10 @@ def offer(cache_id: int) -> bytes:
     return messages.PIGGYBACK + bytes(3) + cache_id.to_bytes(4, "little")
 
 
-def two_ranks(count: int = LARGE, *names: str | None) -> tuple[Rank, Rank]:
+def two_ranks(count: int = LARGE, *names: str | None, swaps: bool = False) -> tuple[Rank, Rank]:
     """A coordinator and another rank that know requests of these names (without any: "a"), with arrays of `count`
     elements."""
-    ranks = Rank(0, hosts=True, offers=True), Rank(1, hosts=True, offers=True)
+    ranks = Rank(0, hosts=True, offers=True, swaps=swaps), Rank(1, hosts=True, offers=True, swaps=swaps)
     for rank in ranks:
         rank.learn(*[rank.submit(name, count=count) for name in names or ("a",)])
     return ranks
@@ -150,8 +150,9 @@ def test_the_array_of_what_was_given_up_does_not_serve_the_next_operation():
     assert coordinator.decided() == [[handle]]
 
 
-def test_a_caller_that_waits_finds_the_offer_that_comes_while_it_looks():
-    for rank in two_ranks():
+@pytest.mark.parametrize("swaps", [False, True])
+def test_a_caller_that_waits_finds_the_offer_that_comes_while_it_looks(swaps):
+    for rank in two_ranks(swaps=swaps):
         handle = rank.submit("a", count=LARGE)
         rank.control.look = lambda rank=rank: rank.control.inbox.append((1 - rank.rank, offer(0)))
         assert rank.negotiator.cross()
@@ -213,8 +214,9 @@ def test_another_message_than_the_offer_is_left_for_the_ordinary_way():
     assert coordinator.sent() == [(1, offer(0)), (1, pack_ids(messages.EXECUTE, [0]))]
 
 
-def test_small_arrays_are_added_up_on_both_ranks():
-    ranks = two_ranks(SMALL)
+@pytest.mark.parametrize("swaps", [False, True])
+def test_small_arrays_are_added_up_on_both_ranks(swaps):
+    ranks = two_ranks(SMALL, swaps=swaps)
     for rank in ranks:
         handle = rank.submit("a", 1.0 + rank.rank)
         other = np.full(SMALL, 2.0 - rank.rank, np.float32).tobytes()
@@ -240,8 +242,8 @@ steps = st.lists(
 class Pair:
     """Two ranks, between which messages and operations take their time."""
 
-    def __init__(self) -> None:
-        self.ranks = Rank(0, hosts=True, offers=True), Rank(1, hosts=True, offers=True)
+    def __init__(self, swaps: bool) -> None:
+        self.ranks = Rank(0, hosts=True, offers=True, swaps=swaps), Rank(1, hosts=True, offers=True, swaps=swaps)
         self.under_way: list[deque[bytes]] = [deque(), deque()]  # to each rank
         self.ends: tuple[list[tuple[str | None, str, int]], ...] = ([], [])  # how each name ended, in turn, and sizes
         self.executed: tuple[list[str | None], ...] = ([], [])
@@ -343,13 +345,13 @@ LATE = [("hear", 0, None, SMALL), ("hear", 1, None, SMALL), ("submit", 1, None, 
 
 
 @examples(gate=100, full=2000)
-@given(steps)
+@given(steps, st.booleans())
 # A withdrawal that spares what has crossed, one that comes after a newer offer, and no offers after a give-up.
-@example([*CROSSED, ("ask", 0, "a", SMALL)])
-@example([("call", 0, None, SMALL), ("ask", 0, None, SMALL), ("call", 0, "a", SMALL)])
-@example([("call", 1, None, SMALL), LATE[0], ("give up", 1, None, SMALL), *LATE])
-def test_two_ranks_execute_the_same_in_one_order_and_all_that_both_submit(history):
-    pair = Pair()
+@example([*CROSSED, ("ask", 0, "a", SMALL)], False)
+@example([("call", 0, None, SMALL), ("ask", 0, None, SMALL), ("call", 0, "a", SMALL)], False)
+@example([("call", 1, None, SMALL), LATE[0], ("give up", 1, None, SMALL), *LATE], False)
+def test_two_ranks_execute_the_same_in_one_order_and_all_that_both_submit(history, swaps):
+    pair = Pair(swaps)
     for what, rank, name, count in history:
         if what == "hear":
             pair.hear(rank)
