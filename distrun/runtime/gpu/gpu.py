@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -84,8 +84,10 @@ class Gpu:
         self._alert = alert
         self._own_stream = self.driver.new_stream() if self._host_backend.size > 1 else None
         self._own_pointer: int | None = None if self._own_stream is None else self._own_stream.ptr
-        self._departure_of = departure_of
-        self._in_flight = InFlight(self.driver.is_done, config.timeouts, self._departure_from)
+        # Not a method of this object: memory is to be freed without a garbage collection.
+        self._in_flight = InFlight(
+            self.driver.is_done, config.timeouts, partial(_departure, groups.ranks, departure_of)
+        )
         self._communicators = Communicators(self.driver, groups.backends, config.timeouts, peer_failure)
         self._fusion = FusionMemory(self.driver)
         # By process set. None if NCCL cannot be used.
@@ -295,9 +297,6 @@ class Gpu:
         """Whether there is anything to check."""
         return bool(self._in_flight) or self._is_captured or bool(self._queueing)
 
-    def _departure_from(self, process_set: int) -> str | None:
-        return next(filter(None, map(self._departure_of, self._groups.ranks.get(process_set, ()))), None)
-
     def check(self, now: float) -> None:
         """Check that operations in flight end in time and without errors.
 
@@ -395,3 +394,7 @@ class Gpu:
             # not end that.
             time.sleep(0.001)
         return None
+
+
+def _departure(sets: Mapping[int, Sequence[int]], of: Callable[[int], str | None], process_set: int) -> str | None:
+    return next(filter(None, map(of, sets.get(process_set, ()))), None)
