@@ -23,6 +23,8 @@ REFUSES = "ranks 0, 1 share a GPU, which NCCL 2.27.5 refuses: update it to 2.30.
         ("integers", "", {}),
         ("failing to connect", "failed in NCCL on rank 1: NCCL_ERROR_SYSTEM_ERROR: unhandled system error", {}),
         ("again", "", {}),
+        ("left behind", "0", {"DISTRUN_STALL_TIMEOUT": "0"}),
+        ("left behind", "1", {"DISTRUN_STALL_TIMEOUT": "0"}),
         *one_in_gate(
             pytest.param("without cupy", r"^GPU tensors need cupy, .*: pip install 'distrun\[cuda12\]' or", {}),
             pytest.param("told", f"^tensors on GPUs travel through the hosts' memory: {REFUSES}", OLD),

@@ -75,7 +75,9 @@ def start_engine(
     )
     unreported_error = UnreportedError()
     alert = local_group.service_bells[local_group.own].ring
-    gpu_monitor = GpuMonitor(gpu_config, groups, local_group.lost_rank, alert, unreported_error)
+    gpu_monitor = GpuMonitor(
+        gpu_config, groups, local_group.lost_rank, alert, unreported_error, local_group.departure_of
+    )
     engine = ProgressEngine(local_group, groups, controller, operations, negotiator, gpu_monitor, unreported_error)
     engine.start()
     return engine

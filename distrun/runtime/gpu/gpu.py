@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -60,12 +60,14 @@ class Gpu:
         groups: Groups,
         peer_failure: Callable[[], str | None],
         alert: Callable[[], None],
+        departure_of: Callable[[int], str | None],
     ) -> None:
         """
         Args:
             groups: move arrays between the ranks' host memories. Only `execute` uses them, in the agreed order.
             peer_failure: returns why a rank is gone, or None.
             alert: called when an operation is in flight and none was before.
+            departure_of: returns a sentence if a rank has left, or None.
 
         Raises:
             UsageError: cupy is missing, or CUDA does not have the GPU.
@@ -82,7 +84,10 @@ class Gpu:
         self._alert = alert
         self._own_stream = self.driver.new_stream() if self._host_backend.size > 1 else None
         self._own_pointer: int | None = None if self._own_stream is None else self._own_stream.ptr
-        self._in_flight = InFlight(self.driver.is_done, config.timeouts)
+        # Not a method of this object: memory is to be freed without a garbage collection.
+        self._in_flight = InFlight(
+            self.driver.is_done, config.timeouts, partial(_departure, groups.ranks, departure_of)
+        )
         self._communicators = Communicators(self.driver, groups.backends, config.timeouts, peer_failure)
         self._fusion = FusionMemory(self.driver)
         # By process set. None if NCCL cannot be used.
@@ -164,7 +169,8 @@ class Gpu:
     ) -> None:
         kept_alive = [owner for handle in handles for owner in handle.kept_alive]
         name = partial(describe_request, handles[0].request, handles[0].key, len(handles))
-        operation = InFlightOperation(name, ready, finished, handles, kept_alive, is_everywhere)
+        process_set = handles[0].request.process_set
+        operation = InFlightOperation(name, ready, finished, handles, kept_alive, is_everywhere, process_set)
         self._in_flight.add(operation)
         for handle in handles:
             handle.operation = operation
@@ -388,3 +394,7 @@ class Gpu:
             # not end that.
             time.sleep(0.001)
         return None
+
+
+def _departure(sets: Mapping[int, Sequence[int]], of: Callable[[int], str | None], process_set: int) -> str | None:
+    return next(filter(None, map(of, sets.get(process_set, ()))), None)

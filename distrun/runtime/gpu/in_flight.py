@@ -14,11 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from distrun.errors import StallError
+from distrun.errors import JobAbortedError, StallError
 from distrun.runtime.gpu.driver import Event
 from distrun.runtime.operations.timeouts import Timeouts
 
 log = logging.getLogger("distrun")
+
+PARTING_TIMEOUT = 12.0
+"""Seconds that an operation has to end when a rank that takes part has left. It is longer than the leaving rank waits
+for what is in flight there (`SHUTDOWN_DRAIN_TIMEOUT`): what that rank has begun ends, and the rest never does."""
 
 
 @dataclass(eq=False)
@@ -37,8 +41,12 @@ class InFlightOperation:
     """Further objects that own memory in use, kept alive until the device has passed `finished`."""
     is_everywhere: bool = True
     """Whether all ranks have queued it, as far as this rank knows. If not, it is not judged how long it takes."""
+    process_set: int = 0
+    """The process set whose ranks take part."""
     waiting_since: float | None = field(default=None, init=False)
     """The time when a check first found that the inputs are ready, so that it only waits for other ranks."""
+    parted_since: float | None = field(default=None, init=False)
+    """The time when a check first found, after that, that a rank that takes part has left."""
 
     def release(self, handle: Any) -> None:
         """Stop keeping `handle` alive: its stream waits for `finished`, so its memory may be reused in stream order.
@@ -51,10 +59,17 @@ class InFlightOperation:
 class InFlight:
     """The operations in flight, oldest first. Any thread may add operations and check."""
 
-    def __init__(self, is_done: Callable[[Event], bool], timeouts: Timeouts) -> None:
-        """`is_done` returns whether the device has passed an event, and raises if the device has failed."""
+    def __init__(
+        self,
+        is_done: Callable[[Event], bool],
+        timeouts: Timeouts,
+        departure_from: Callable[[int], str | None] = lambda process_set: None,
+    ) -> None:
+        """`is_done` returns whether the device has passed an event, and raises if the device has failed.
+        `departure_from` returns a sentence about a rank of a process set that has left, or None."""
         self._is_done = is_done
         self._timeouts = timeouts
+        self._departure_from = departure_from
         self._operations: deque[InFlightOperation] = deque()
         self._checking = threading.Lock()
         self._next_warning = 0.0
@@ -74,6 +89,7 @@ class InFlight:
 
         Raises:
             StallError: the stall timeout has passed.
+            JobAbortedError: a rank that takes part has left without having begun it.
             DeviceError: the device has failed.
         """
         with self._checking:
@@ -96,6 +112,11 @@ class InFlight:
         if waited >= self._next_warning:
             self._next_warning *= 2
             log.warning("waiting for %.0f s: %s", waited, _stall_text(oldest))
+        departure = self._departure_from(oldest.process_set)
+        if departure is not None:
+            oldest.parted_since = now if oldest.parted_since is None else oldest.parted_since
+            if now - oldest.parted_since >= PARTING_TIMEOUT:
+                raise JobAbortedError(f"{oldest.describe()}: {departure}")
 
     def take_all(self) -> list[InFlightOperation]:
         """Remove and return the operations that have not ended, for an abort."""

@@ -39,6 +39,7 @@ class GpuMonitor:
         peer_failure: Callable[[], str | None] = lambda: None,
         alert: Callable[[], None] = lambda: None,
         unreported_error: UnreportedError | None = None,
+        departure_of: Callable[[int], str | None] = lambda rank: None,
     ) -> None:
         """
         Args:
@@ -47,11 +48,13 @@ class GpuMonitor:
             peer_failure: returns a sentence about a rank that is gone, or None. Any thread may call it.
             alert: called when there is something to check and there was nothing before.
             unreported_error: records that results are lost until a call has raised it.
+            departure_of: returns a sentence if a rank has left in an orderly way, or None. Any thread may call it.
         """
         self._config = config
         self._groups = groups
         self._peer_failure = peer_failure
         self._alert = alert
+        self._departure_of = departure_of
         self._lock = threading.Lock()
         self._gpu: Gpu | None = None
         self._is_capture_relaxed = False
@@ -79,7 +82,7 @@ class GpuMonitor:
     def _make(self, config: GpuConfig) -> Gpu:
         from distrun.runtime.gpu.gpu import Gpu  # imported here, since ranks without GPU tensors do not need it
 
-        return Gpu(config, self._groups, self._peer_failure, self._alert)
+        return Gpu(config, self._groups, self._peer_failure, self._alert, self._departure_of)
 
     @property
     def is_busy(self) -> bool:

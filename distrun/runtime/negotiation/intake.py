@@ -51,6 +51,8 @@ class Intake:
             self._finish_with(message)
         elif letter == messages.DEFINE:
             define = messages.unpack_define(message)
+            if self._piggyback is not None:
+                self._piggyback.drop([define.cache_id])  # some rank may have known the id before
             self._operations.decide_new(define.request, define.cache_id, define.taking_part)
         elif letter == messages.EXECUTE_SOME:
             taking_part, cache_ids = messages.unpack_some(message)

@@ -103,6 +103,11 @@ class PendingOperations:
         return not (self.pending or self.outbox or self.decided or self.finished)
 
     @property
+    def has_joined(self) -> bool:
+        """Whether this rank has joined the world, and submits nothing until all ranks have."""
+        return (0, JOIN_NAME) in self.pending
+
+    @property
     def has_joined_only(self) -> bool:
         """Whether only joins wait for a decision. The other ranks may take any time until they join."""
         keys = list(self.pending)  # a copy made at once, since other threads may add keys meanwhile

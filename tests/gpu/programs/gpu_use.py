@@ -16,6 +16,8 @@ import numpy as np
 from short_timeout import give_up_soon
 
 import distrun
+from distrun.runtime.gpu import in_flight
+from distrun.runtime.world import world
 
 how, *expected = sys.argv[1:]
 told: list[str] = []
@@ -104,6 +106,23 @@ elif how == "leaving":  # what is in flight at the end is waited for
     handles = [distrun.allreduce_async(array(), name=f"last {number}") for number in range(20)]
     for handle in handles:
         distrun.synchronize(handle)
+elif how == "left behind":  # a rank leaves that has submitted what the other begins, and has not begun it itself
+    in_flight.PARTING_TIMEOUT = 0.5
+    distrun.allreduce(array(), name="last")
+    engine = world.engine()
+    if rank == int(expected[0]):
+        handle = distrun.allreduce_async(array(), name="last")
+        while not handle.submitted:
+            time.sleep(0.01)
+        distrun.shutdown()
+        check("distrun.shutdown() was called" in error_of(handle.wait))
+    else:
+        while not engine.local_group.missing:
+            time.sleep(0.01)
+        text = error_of(distrun.allreduce, array(), name="last")
+        cupy.cuda.Device().synchronize()
+        text = error_of(distrun.allreduce, array(), name="last") if text == "no error" else text
+        check(re.search(r"allreduce 'last': rank \d .* has left: it called shutdown", text), text)
 elif how == "raising":
     distrun.allreduce(array())
     if rank == 1:

@@ -124,8 +124,9 @@ class Eager:
     def receive(self, rank: int, message: bytes) -> int:
         """Take a rank's eager message, and return its request's cache id. A follower begins offers that crossed."""
         cache_id = cache_id_of(message)
-        if self._piggyback.has_given_up and not self._is_coordinator and not self._piggyback.has_sent(cache_id):
-            return cache_id  # this rank offers it no more, so it gets a decision besides
+        is_offering = not (self._piggyback.has_given_up or self._operations.has_joined)
+        if not (is_offering or self._is_coordinator or self._piggyback.has_sent(cache_id)):
+            return cache_id  # this rank offers it no more, or not until the join is over: it gets a decision
         self._piggyback.receive(rank, message)
         if not self._is_coordinator and self._piggyback.have_crossed(cache_id):
             self._cross(self._operations.next_of(cache_id))

@@ -5,9 +5,9 @@ import logging
 
 import pytest
 
-from distrun.errors import StallError
+from distrun.errors import JobAbortedError, StallError
 from distrun.runtime.gpu.driver import DeviceError
-from distrun.runtime.gpu.in_flight import InFlight, InFlightOperation
+from distrun.runtime.gpu.in_flight import PARTING_TIMEOUT, InFlight, InFlightOperation
 from distrun.runtime.operations.timeouts import Timeouts
 
 
@@ -107,3 +107,32 @@ def test_a_failed_device_is_an_error(device):
     device.failure = "GPU 0 has failed: cudaErrorIllegalAddress"
     with pytest.raises(DeviceError, match="IllegalAddress"):
         in_flight.check(0.0)
+
+
+def test_an_operation_that_a_rank_has_left_without_is_given_up(device):
+    left = {}
+    in_flight = InFlight(device.is_done, Timeouts(), left.get)
+    in_flight.add(operation("a"))
+    device.passed |= {"a ready"}
+    for now in (0.0, 100.0):  # the other rank may take any time
+        in_flight.check(now)
+    left[0] = "rank 1 has left"
+    for now in (100.0, 99.9 + PARTING_TIMEOUT):  # it may have begun it, and its GPU not be ready
+        in_flight.check(now)
+    with pytest.raises(JobAbortedError, match=r"^allreduce 'a': rank 1 has left$"):
+        in_flight.check(100.0 + PARTING_TIMEOUT)
+
+
+def test_what_the_rank_that_left_has_begun_may_end(device):
+    in_flight = InFlight(device.is_done, Timeouts(), {0: "rank 1 has left"}.get)
+    in_flight.add(operation("a"))
+    in_flight.add(operation("b"))
+    device.passed |= {"a ready", "b ready"}
+    in_flight.check(0.0)
+    in_flight.check(1.0)
+    device.passed |= {"a finished"}
+    for now in (10.0, 9.9 + PARTING_TIMEOUT):
+        in_flight.check(now)
+    device.passed |= {"b finished"}
+    in_flight.check(100.0)
+    assert not in_flight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -242,7 +243,8 @@ steps = st.lists(
 class Pair:
     """Two ranks, between which messages and operations take their time."""
 
-    def __init__(self, swaps: bool) -> None:
+    def __init__(self, known: Sequence[str | None] = NAMES, swaps: bool = False) -> None:
+        """`known`: the names of requests that have cache ids."""
         self.ranks = Rank(0, hosts=True, offers=True, swaps=swaps), Rank(1, hosts=True, offers=True, swaps=swaps)
         self.under_way: list[deque[bytes]] = [deque(), deque()]  # to each rank
         self.ends: tuple[list[tuple[str | None, str, int]], ...] = ([], [])  # how each name ended, in turn, and sizes
@@ -250,7 +252,7 @@ class Pair:
         self.counts: tuple[Counter[str | None], ...] = (Counter(), Counter())  # what each rank has submitted
         for rank in self.ranks:
             rank.control.look = lambda rank=rank: self.carry(rank.rank)
-        for name in NAMES:
+        for name in known:
             for count in (SMALL, LARGE):
                 for rank in (0, 1):
                     self.submit(rank, name, count)
@@ -340,18 +342,33 @@ class Pair:
                 self.hear(rank, 100)
 
 
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("count", [SMALL, LARGE])
+def test_an_offer_does_not_outlive_an_operation_that_the_other_rank_submitted_in_full(ahead, count):
+    pair = Pair(known=())
+    for rank in (ahead, ahead, 1 - ahead, 1 - ahead, ahead):  # the fourth is known by then, and offered
+        pair.submit(rank, None, count)
+        if pair.counts[ahead][None] > 1:
+            pair.settle()
+    assert [len(ends) for ends in pair.ends] == [2, 2]
+    pair.submit(1 - ahead, None, count)
+    pair.settle()
+    assert [len(ends) for ends in pair.ends] == [3, 3]
+    assert all(rank.negotiator._eager._piggyback.is_unused for rank in pair.ranks)
+
+
 CROSSED = [("post", 0, "a", LARGE), ("post", 1, "a", SMALL), ("call", 0, "b", SMALL), ("call", 1, "b", SMALL)]
 LATE = [("hear", 0, None, SMALL), ("hear", 1, None, SMALL), ("submit", 1, None, LARGE)]
 
 
 @examples(gate=100, full=2000)
-@given(steps, st.booleans())
+@given(steps, st.booleans(), st.booleans())
 # A withdrawal that spares what has crossed, one that comes after a newer offer, and no offers after a give-up.
-@example([*CROSSED, ("ask", 0, "a", SMALL)], False)
-@example([("call", 0, None, SMALL), ("ask", 0, None, SMALL), ("call", 0, "a", SMALL)], False)
-@example([("call", 1, None, SMALL), LATE[0], ("give up", 1, None, SMALL), *LATE], False)
-def test_two_ranks_execute_the_same_in_one_order_and_all_that_both_submit(history, swaps):
-    pair = Pair(swaps)
+@example([*CROSSED, ("ask", 0, "a", SMALL)], True, False)
+@example([("call", 0, None, SMALL), ("ask", 0, None, SMALL), ("call", 0, "a", SMALL)], True, False)
+@example([("call", 1, None, SMALL), LATE[0], ("give up", 1, None, SMALL), *LATE], True, False)
+def test_two_ranks_execute_the_same_in_one_order_and_all_that_both_submit(history, are_known, swaps):
+    pair = Pair(NAMES if are_known else (), swaps)
     for what, rank, name, count in history:
         if what == "hear":
             pair.hear(rank)
@@ -373,13 +390,12 @@ def test_two_ranks_execute_the_same_in_one_order_and_all_that_both_submit(histor
                 pair.settle()
     for rank in pair.ranks:
         assert rank.operations.is_empty
-        assert not rank.negotiator._eager._piggyback.has_received
-        assert rank.negotiator._eager._piggyback._sent == {}
+        assert rank.negotiator._eager._piggyback.is_unused
         assert rank.operations._places.get(0, 0) == pair.ranks[0].negotiator._controller._matchings[0].unnamed
     assert pair.executed[0] == pair.executed[1]
     for name in NAMES:
         of_rank = [
-            [(end, size if end == "executed" else 0) for of, end, size in pair.ends[rank] if of == name]
+            sorted((end, size if end == "executed" else 0) for of, end, size in pair.ends[rank] if of == name)
             for rank in (0, 1)
         ]
         assert of_rank[0] == of_rank[1]
