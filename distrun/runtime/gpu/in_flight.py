@@ -20,6 +20,8 @@ from distrun.runtime.operations.timeouts import Timeouts
 
 log = logging.getLogger("distrun")
 
+PARTING_LOOK = 1.0
+"""Seconds that an operation has waited before it is asked whether a rank has left. Most end sooner."""
 PARTING_TIMEOUT = 12.0
 """Seconds that an operation has to end when a rank that takes part has left. It is longer than the leaving rank waits
 for what is in flight there (`SHUTDOWN_DRAIN_TIMEOUT`): what that rank has begun ends, and the rest never does."""
@@ -112,7 +114,7 @@ class InFlight:
         if waited >= self._next_warning:
             self._next_warning *= 2
             log.warning("waiting for %.0f s: %s", waited, _stall_text(oldest))
-        departure = self._departure_from(oldest.process_set)
+        departure = self._departure_from(oldest.process_set) if waited >= PARTING_LOOK else None
         if departure is not None:
             oldest.parted_since = now if oldest.parted_since is None else oldest.parted_since
             if now - oldest.parted_since >= PARTING_TIMEOUT:
