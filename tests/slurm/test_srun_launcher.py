@@ -262,8 +262,8 @@ def test_scancel_ends_a_batch_script(submit, python, slurm):
     batch = submit(*python(SLEEP))
     batch.wait_for("ready", 4)
     slurm.run("scancel", batch.job)
-    batch.wait()  # whose status is 0 if sbatch looks before Slurm has noted how the script has ended
-    assert "JobState=CANCELLED" in slurm.run("scontrol", "show", "job", batch.job)
+    # Not by sbatch's status, which is 0 if it looks before Slurm has noted how the script has ended.
+    assert slurm.wait_for_end(batch.job) == "CANCELLED"
     slurm.assert_no_process()
 
 
