@@ -262,8 +262,9 @@ def test_scancel_ends_a_batch_script(submit, python, slurm):
     batch = submit(*python(SLEEP))
     batch.wait_for("ready", 4)
     slurm.run("scancel", batch.job)
-    # Not by sbatch's status, which is 0 if it looks before Slurm has noted how the script has ended.
+    # Not by sbatch's status: it was 0 once, as if it had looked before the script's own was noted.
     assert slurm.wait_for_end(batch.job) == "CANCELLED"
+    assert f"ExitCode={128 + signal.SIGTERM}:0" in slurm.run("scontrol", "show", "job", batch.job)
     slurm.assert_no_process()
 
 

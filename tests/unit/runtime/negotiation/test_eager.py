@@ -395,7 +395,9 @@ def test_two_ranks_execute_the_same_in_one_order_and_all_that_both_submit(histor
     assert pair.executed[0] == pair.executed[1]
     for name in NAMES:
         of_rank = [
-            sorted((end, size if end == "executed" else 0) for of, end, size in pair.ends[rank] if of == name)
+            [(end, size if end == "executed" else 0) for of, end, size in pair.ends[rank] if of == name]
             for rank in (0, 1)
         ]
+        if not are_known:  # a mismatch may end on one rank before what was decided is executed
+            of_rank = list(map(sorted, of_rank))
         assert of_rank[0] == of_rank[1]
