@@ -236,7 +236,9 @@ def _plain(tensors: Sequence[Tensor], call: Call, make: Make, is_waited_for: boo
     """
     if cuda.is_on_gpu(tensors[0]):
         return repeated.recall(tensors, call, make is allreduce_in_place)
-    known = repeated.recall(tensors, call, make is allreduce_in_place) if is_waited_for and len(tensors) > 1 else None
+    known: Plain | None = None
+    if is_waited_for and len(tensors) > 1:
+        known = repeated.recall(tensors, call, make is allreduce_in_place, is_on_gpu=False)
     return known or storage.plain_arrays(tensors)
 
 

@@ -93,7 +93,7 @@ _TYPES = {Tensor, torch.nn.Parameter}
 _dtype_of, _shape_of, _size_of = attrgetter("dtype"), attrgetter("shape"), attrgetter("size")
 
 
-def recall(tensors: Sequence[Tensor], call: Call, in_place: bool = False) -> Repeated | None:
+def recall(tensors: Sequence[Tensor], call: Call, in_place: bool = False, is_on_gpu: bool = True) -> Repeated | None:
     """Return the kept operation on tensors, which is made if it is new, or None if they or the call are not plain.
 
     Plain calls are of all ranks, and unscaled. Reductions among them form sums or averages.
@@ -101,6 +101,7 @@ def recall(tensors: Sequence[Tensor], call: Call, in_place: bool = False) -> Rep
     Args:
         tensors: at least one.
         in_place: whether the results are to lie in their memory.
+        is_on_gpu: whether the first tensor is on this rank's GPU.
 
     Raises:
         UsageError: a tensor cannot travel, or an argument is impossible (see `Call.request`).
@@ -108,9 +109,9 @@ def recall(tensors: Sequence[Tensor], call: Call, in_place: bool = False) -> Rep
     kind, name, op, _, prescale, postscale, process_set, *_ = call
     if not (op is Average or op is Sum) or process_set is not global_process_set or not prescale == 1.0 == postscale:
         return None
-    if not (isinstance(name, str | None) and _TYPES.issuperset(map(type, tensors))):
+    if not (isinstance(name, str | None) and {*map(type, tensors)} <= _TYPES):
         return None
-    key, dtype, is_on_gpu = (kind, in_place, name, len(tensors)), tensors[0].dtype, cuda.is_on_gpu(tensors[0])
+    key, dtype = (kind, in_place, name, len(tensors)), tensors[0].dtype
     known = _kept.get(key)
     try:
         pointers = list(map(Tensor.data_ptr, tensors))

@@ -41,14 +41,14 @@ class Rank:
         nccl, size = driver.cupy.cuda.nccl, sum(map(len, layout.ranks))
         self.driver, self.layout = driver, layout
         self.stream = driver.new_stream()
-        with driver.use():
+        with driver.use:
             communicator = Communicator(nccl, size, identity, layout.rank)
         self.communicator, packer = communicator, Packer(driver)
         resources = Resources(communicator, packer, Kernels(driver), FusionMemory(driver), layout)
         self.exchange = QuantisedExchange(resources)
 
     def reduce(self, tensors, request, wire, feedback):
-        with self.driver.use():
+        with self.driver.use:
             self.exchange.allreduce(tensors, request, wire, feedback, self.stream.ptr)
             self.stream.synchronize()
 
@@ -71,7 +71,7 @@ class Job:
     def scatter(self, arrays, counts, results, request, wire):
         def run(rank, array, result):
             buffers = [DeviceBuffer(each.ctypes.data, each.size, each.dtype, each) for each in (array, result)]
-            with rank.driver.use():
+            with rank.driver.use:
                 rank.exchange.reducescatter(buffers[0], counts, buffers[1], request, wire, rank.stream.ptr)
                 rank.stream.synchronize()
 

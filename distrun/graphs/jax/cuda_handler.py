@@ -101,7 +101,7 @@ class Queued:
     def run(self, stream: int, arguments: Addresses, results: Addresses) -> None:
         """Queue the operation after the work on `stream`, which is made to wait for its end."""
         gpu = world.engine().gpu()
-        with gpu.driver.use():
+        with gpu.driver.use:
             if gpu.driver.is_capturing(stream):
                 raise UsageError("XLA captures a CUDA graph, which cannot contain collectives of distrun")
         inputs, outputs = map(self._buffers, (arguments, results), self.shapes)
@@ -121,7 +121,7 @@ class Queued:
         ]
 
     def _double(self, gpu: Gpu, stream: int, inputs: Sequence[DeviceBuffer], outputs: Sequence[DeviceBuffer]) -> None:
-        with gpu.driver.use():
+        with gpu.driver.use:
             for dtype, given, taken in zip(self._dtypes, inputs, outputs, strict=True):
                 gpu.packer.copy([Piece(given.pointer, taken.pointer, given.size)], dtype, dtype, 2.0, stream)
 
@@ -130,7 +130,7 @@ class Queued:
     ) -> None:
         if request.kind == "broadcast":
             if world.rank() == request.root:
-                with gpu.driver.use():
+                with gpu.driver.use:
                     for source, target in zip(given, taken, strict=True):
                         gpu.driver.copy(target.pointer, source.pointer, source.nbytes, stream)
             given = []
@@ -146,7 +146,7 @@ class Queued:
         taken: list[DeviceBuffer],
     ) -> None:
         shapes = [self.shapes[0][place] for place in places]
-        with gpu.driver.use():  # a row without elements travels as one
+        with gpu.driver.use:  # a row without elements travels as one
             rows = [
                 buffer if row_size(shape) else gpu.driver.allocate(shape[0], buffer.dtype, stream)
                 for buffer, shape in zip(given, shapes, strict=True)
@@ -196,7 +196,7 @@ class _ThroughHost:
 
     def _copy(self, driver: Driver, stream: int, targets: Addresses, sources: Addresses) -> None:
         """Copy, and wait for the copies."""
-        with driver.use():
+        with driver.use:
             for target, source, nbytes in zip(targets, sources, self._nbytes, strict=True):
                 driver.copy(target, source, nbytes, stream)
             driver.synchronize(driver.record(stream))
@@ -226,6 +226,6 @@ def reduce(collective: Call, arrays: Sequence[Any]) -> list[Any]:
     pointers = [[array.unsafe_buffer_pointer() for array in those] for those in (arrays, results)]
     operation.run(_LEGACY, *pointers)
     driver = world.engine().gpu().driver
-    with driver.use():
+    with driver.use:
         driver.synchronize(driver.record(_LEGACY))
     return results

@@ -39,7 +39,7 @@ def _driver() -> Driver:
 
 def allreduce(tensors: Sequence[GpuArray], call: Call, in_place: bool, is_group: bool) -> Handle:
     """Return an allreduce of tensors of one dtype, not yet started. With `is_group` its result is a list."""
-    with _driver().use():
+    with _driver().use:
         flats, dtype = _flats(tensors)
         request = call.request(dtype, tuple([tensor.shape for tensor in tensors]), CUDA)
         if in_place:
@@ -51,7 +51,7 @@ def allreduce(tensors: Sequence[GpuArray], call: Call, in_place: bool, is_group:
 def broadcast(tensor: GpuArray, call: Call, in_place: bool) -> Handle:
     """Return a broadcast of `tensor`, not yet started."""
     driver = _driver()
-    with driver.use():
+    with driver.use:
         flat, dtype = tensor.flat()
         request = call.request(dtype, (tensor.shape,), CUDA)
         if in_place:
@@ -66,7 +66,7 @@ def broadcast(tensor: GpuArray, call: Call, in_place: bool) -> Handle:
 
 def flat_rows(tensors: Sequence[GpuArray]) -> tuple[list[DeviceBuffer], str]:
     """Return tensors of one dtype as buffers, for operations that move rows, and the name of the dtype."""
-    with _driver().use():
+    with _driver().use:
         flats, dtype = _flats(tensors)
         return [_with_rows(tensor, flat) for tensor, flat in zip(tensors, flats, strict=True)], dtype
 
@@ -128,7 +128,7 @@ def _given_group(handle: Handle) -> list[Any]:
     """Write the results to the caller's tensors and return these. Foreign ones are handed back to their library."""
     tensors: Sequence[GpuArray] = handle.given
     driver = _driver_of(handle)
-    with driver.use():
+    with driver.use:
         for tensor, output in zip(tensors, handle.outputs, strict=True):
             tensor.write_back(output)  # type: ignore[arg-type]
         foreign = [tensor for tensor in tensors if tensor.is_foreign]

@@ -266,7 +266,7 @@ class ProgressEngine:
     def _act(self) -> None:
         """Complete what is finished, and execute what has been decided."""
         operations = self._operations
-        self._recorder.cycle(len(operations.finished) + len(operations.decided))
+        self._recorder.cycle(operations)
         if operations.finished:
             self._executor.complete(operations.finished)
             operations.finished.clear()  # only now: after an interrupt, the thread that fails the rest finds them here

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.operations.engine import Awaited
 from distrun.runtime.operations.handle import Handle
 from distrun.tracing import recording
@@ -37,7 +38,7 @@ class Recorder:
         if self._ring is not None and getattr(handle, "error", None) is None:
             self._ring.waited(began)
 
-    def cycle(self, decisions: int) -> None:
-        """Record that this number of the coordinator's decisions came in, if cycles are to be recorded."""
+    def cycle(self, operations: PendingOperations) -> None:
+        """Record how many of the coordinator's decisions came in, if cycles are to be recorded."""
         if self._ring is not None and self._ring.marks_cycles:
-            self._ring.cycle(decisions)
+            self._ring.cycle(len(operations.finished) + len(operations.decided))

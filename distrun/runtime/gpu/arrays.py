@@ -120,7 +120,7 @@ def gpu_array(tensor: Any, driver: Driver, in_place: bool = False) -> GpuArray:
         UsageError: the array lies on another GPU, cannot be shared, or is read-only although `in_place` is set.
     """
     stream = None
-    with driver.use():
+    with driver.use:
         if isinstance(tensor, driver.cupy.ndarray):
             array, is_read_only = tensor, False
             _check_index(tensor, array.data.device_id, driver)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 import numpy as np
 
@@ -38,6 +38,7 @@ class DeviceBuffer:
         return DeviceBuffer(self.pointer + start * self.dtype.itemsize, stop - start, self.dtype, self.owner)
 
 
+@final
 class RepeatedBuffers(tuple[DeviceBuffer, ...]):
     """The results of an operation that repeats, in the caller's memory, which the operation's handle keeps alive."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -61,17 +62,12 @@ class Driver:
         # are free.
         self._events: list[Any] = []
         self._unused: list[int] = []
-
-    def use(self) -> AbstractContextManager[None]:
-        """Make this the current GPU of this thread, and restore the previous one afterwards.
+        self.use = _Use(self._runtime, index)
+        """A context manager that makes this the current GPU of this thread, and restores the previous one afterwards.
 
         A previous GPU without a context is not restored: since CUDA 12, making it current would create a context, which
-        takes some hundred MB of its memory.
-
-        Raises:
-            DeviceError: in place of any error that CUDA reports inside the `with` block.
-        """
-        return _Use(self._runtime, self.index)
+        takes some hundred MB of its memory. Any error that CUDA reports inside the `with` block becomes a
+        `DeviceError`."""
 
     @property
     def bus_id(self) -> str:
@@ -87,7 +83,7 @@ class Driver:
 
     def new_stream(self) -> Any:
         """Return a stream that runs concurrently with the default stream. It is destroyed with the object."""
-        with self.use():
+        with self.use:
             return self.cupy.cuda.Stream(non_blocking=True)
 
     def record(self, stream: int) -> Event:
@@ -112,7 +108,7 @@ class Driver:
         Raises:
             DeviceError: the device has failed.
         """
-        with self.use():
+        with self.use:
             status = self._runtime.eventQuery(event.ptr)  # `event.done` would report an error as "not yet"
         if status not in (_DONE, _NOT_READY):
             raise DeviceError(f"GPU {self.index} has failed: {self._runtime.CUDARuntimeError(status)}")
@@ -124,7 +120,7 @@ class Driver:
         Raises:
             DeviceError: the device has failed.
         """
-        with self.use():
+        with self.use:
             self._runtime.eventSynchronize(event.ptr)
 
     def is_capturing(self, stream: int) -> bool:
@@ -156,7 +152,7 @@ class Driver:
     def allocate(self, count: int, dtype: np.dtype[Any], stream: int) -> DeviceBuffer:
         """Return uninitialised memory from cupy's pool, for use on `stream`."""
         owner = self.cupy.cuda.Stream.from_external(_ForeignStream(stream))
-        with self.use(), owner:
+        with self.use, owner:
             memory = self.cupy.cuda.alloc(max(1, count * dtype.itemsize))
         # The stream object is kept alive with the memory: cupy's asynchronous pool frees memory on the stream object it
         # was allocated with if that still exists, else on the current stream.
@@ -164,30 +160,51 @@ class Driver:
 
     def pinned(self, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return a flat array in page-locked host memory, which the GPU accesses directly."""
-        with self.use():
+        with self.use:
             memory = self.cupy.cuda.alloc_pinned_memory(max(1, count * dtype.itemsize))
         return np.frombuffer(memory, dtype, count)
 
 
 class _Use:
-    """The context of `Driver.use`. A class, since a generator takes three times as long."""
+    """The context manager `Driver.use`: one object, since to make one for each block would take longer than the rest.
 
-    __slots__ = ("_before", "_index", "_runtime")
+    In nearly all blocks this GPU is the current one anyway, and nothing is kept.
+    """
 
     def __init__(self, runtime: Any, index: int) -> None:
         self._runtime = runtime
         self._index = index
+        # By thread, if its outermost block began with another GPU: the current GPUs before its blocks.
+        self._before: dict[int, list[int]] = {}
 
     def __enter__(self) -> None:
-        self._before = before = self._runtime.getDevice()
-        if before != self._index:
-            self._runtime.setDevice(self._index)
+        before = self._runtime.getDevice()
+        if before != self._index or self._before:
+            self._enter(before)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if self._before != self._index and _has_context(self._before):
-            self._runtime.setDevice(self._before)
+        if self._before:
+            self._leave()
         if error is not None and isinstance(error, self._runtime.CUDARuntimeError):
             raise DeviceError(f"GPU {self._index} has failed: {error}") from None
+
+    def _enter(self, before: int) -> None:
+        thread = get_ident()
+        if before != self._index:
+            self._runtime.setDevice(self._index)
+            self._before.setdefault(thread, [])
+        if thread in self._before:
+            self._before[thread].append(before)
+
+    def _leave(self) -> None:
+        thread = get_ident()
+        if thread not in self._before:
+            return
+        before = self._before[thread].pop()
+        if not self._before[thread]:
+            del self._before[thread]
+        if before != self._index and _has_context(before):
+            self._runtime.setDevice(before)
 
 
 class _ForeignStream:

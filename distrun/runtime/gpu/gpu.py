@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 2e-5, 1e-3  # seconds between two checks of th
 _ABORT_TIMEOUT = 1.0
 """Seconds that the device has to end aborted operations."""
 _never_ended: list[InFlightOperation] = []
+_ready_of, _kept_alive_of = attrgetter("ready"), attrgetter("kept_alive")
 
 CAPTURED_CLOSE_TIMEOUTS = Timeouts(0.0, 1.0)
 """How long to wait for the end of a communicator that CUDA graphs use, since these may exist until the process ends."""
@@ -113,8 +115,17 @@ class Gpu:
             CollectiveError: the operation failed, and no other can complete.
         """
         try:
-            with self.driver.use():
-                self._execute(handles)
+            with self.driver.use:
+                stream = handles[0].stream if self._own_pointer is None else self._own_pointer
+                backend = self._backend_for(handles[0], stream)
+                self._queue(handles, backend, stream)
+                # Staging waits for the device. Operations that were in flight before may have ended in the meantime,
+                # which ends the checks, so they must start again.
+                if backend is self._staged:
+                    self._alert()
+                for handle in handles:
+                    if handle.opens_queue:
+                        handle.given = self._open_queue(handle)
         except (CollectiveError, UsageError):
             raise
         except Exception as error:  # for example of the framework, which allocates the results
@@ -124,18 +135,6 @@ class Gpu:
         rank = self._host_backend.rank
         return CollectiveError(f"{describe(handles)} failed on the GPU of rank {rank}: {type(error).__name__}: {error}")
 
-    def _execute(self, handles: Sequence[DeviceHandle]) -> None:
-        stream = handles[0].stream if self._own_pointer is None else self._own_pointer
-        backend = self._backend_for(handles[0], stream)
-        self._queue(handles, backend, stream)
-        # Staging waits for the device. Operations that were in flight before may have ended in the meantime, which ends
-        # the checks, so they must start again.
-        if backend is self._staged:
-            self._alert()
-        for handle in handles:
-            if handle.opens_queue:
-                handle.given = self._open_queue(handle)
-
     def _queue(
         self,
         handles: Sequence[DeviceHandle],
@@ -144,7 +143,7 @@ class Gpu:
         is_everywhere: bool = True,
     ) -> None:
         driver, own = self.driver, self._own_pointer
-        ready = [handle.ready for handle in handles if handle.ready is not None]
+        ready = list(filter(None, map(_ready_of, handles)))
         for event in ready:
             driver.wait(stream, event)
         is_captured = driver.is_capturing(stream)
@@ -167,11 +166,11 @@ class Gpu:
     def _note_in_flight(
         self, handles: Sequence[DeviceHandle], ready: Sequence[Event], finished: Event, is_everywhere: bool
     ) -> None:
-        kept_alive = [owner for handle in handles for owner in handle.kept_alive]
         name = partial(describe_request, handles[0].request, handles[0].key, len(handles))
         process_set = handles[0].request.process_set
+        kept_alive = list(map(_kept_alive_of, handles))
         operation = InFlightOperation(name, ready, finished, handles, kept_alive, is_everywhere, process_set)
-        self._in_flight.add(operation)
+        self._in_flight.operations.append(operation)
         for handle in handles:
             handle.operation = operation
 
@@ -182,13 +181,13 @@ class Gpu:
         """
         if self._own_pointer is None:
             return None
-        with self.driver.use():
+        with self.driver.use:
             return self.driver.record(stream)
 
     def join(self, stream: int, submitted_on: int, finished: Event) -> None:
         """Make work that is queued on `stream` later start after `finished`, the event after an operation."""
         if stream != submitted_on or self._own_pointer is not None:
-            with self.driver.use():
+            with self.driver.use:
                 self.driver.wait(stream, finished)
 
     def _backend_for(self, handle: DeviceHandle, stream: int) -> NcclBackend | StagedBackend:
@@ -244,7 +243,7 @@ class Gpu:
         if reason is not None:
             raise JobAbortedError(reason)
         try:
-            with self.driver.use():
+            with self.driver.use:
                 self._queue([handle], backend, backend.stream, is_everywhere=False)
         except Exception as error:
             failure = error if isinstance(error, CollectiveError) else self._failed([handle], error)
@@ -277,7 +276,7 @@ class Gpu:
         Raises:
             CollectiveError: the device has failed.
         """
-        with self.driver.use():
+        with self.driver.use:
             if self.driver.is_capturing(handle.stream):
                 return
         finished = handle.finished
@@ -295,7 +294,7 @@ class Gpu:
     @property
     def is_busy(self) -> bool:
         """Whether there is anything to check."""
-        return bool(self._in_flight) or self._is_captured or bool(self._queueing)
+        return bool(self._in_flight.operations or self._is_captured or self._queueing)
 
     def check(self, now: float) -> None:
         """Check that operations in flight end in time and without errors.
@@ -309,6 +308,9 @@ class Gpu:
 
     def _check_queueing(self, now: float) -> None:
         """Check how long NCCL takes to queue: it connects GPUs on first use, which waits for all ranks."""
+        if not self._queueing:
+            self._timed.clear()
+            return
         queueing = self._queueing.copy()
         timed = {stream: self._timed[stream] for stream in queueing if stream in self._timed}
         for stream, (turn, handles) in queueing.items():
@@ -374,8 +376,9 @@ class Gpu:
 
     def _drain(self, drain_timeout: float) -> str | None:
         """Wait until no operation is in flight. Return why this will never be the case, or None."""
-        left, deadline = len(self._in_flight), time.monotonic() + drain_timeout
-        while self._in_flight:
+        operations = self._in_flight.operations
+        left, deadline = len(operations), time.monotonic() + drain_timeout
+        while operations:
             reason = self._peer_failure()
             if reason is not None:
                 return reason
@@ -384,8 +387,8 @@ class Gpu:
                 self.check(now)
             except CollectiveError as error:
                 return str(error)
-            if len(self._in_flight) < left:
-                left, deadline = len(self._in_flight), now + drain_timeout
+            if len(operations) < left:
+                left, deadline = len(operations), now + drain_timeout
             elif now > deadline:
                 return (
                     f"distrun.shutdown() was called, and operations on the GPU have not ended for {drain_timeout:g} s"

@@ -72,16 +72,10 @@ class InFlight:
         self._is_done = is_done
         self._timeouts = timeouts
         self._departure_from = departure_from
-        self._operations: deque[InFlightOperation] = deque()
+        self.operations: deque[InFlightOperation] = deque()
+        """The oldest comes first. Those that have just been queued are appended."""
         self._checking = threading.Lock()
         self._next_warning = 0.0
-
-    def __len__(self) -> int:
-        return len(self._operations)
-
-    def add(self, operation: InFlightOperation) -> None:
-        """Add an operation that has just been queued."""
-        self._operations.append(operation)
 
     def check(self, now: float) -> None:
         """Remove operations that are done. Warn, or raise, if the oldest one has waited for other ranks for too long.
@@ -98,9 +92,9 @@ class InFlight:
             self._check(now)
 
     def _check(self, now: float) -> None:
-        while self._operations and self._is_done(self._operations[0].finished):
-            self._operations.popleft().handles = ()  # breaks a reference cycle
-        oldest = next((operation for operation in self._operations if operation.is_everywhere), None)
+        while self.operations and self._is_done(self.operations[0].finished):
+            self.operations.popleft().handles = ()  # breaks a reference cycle
+        oldest = next((operation for operation in self.operations if operation.is_everywhere), None)
         if oldest is None:
             return
         if oldest.waiting_since is None:
@@ -123,8 +117,8 @@ class InFlight:
     def take_all(self) -> list[InFlightOperation]:
         """Remove and return the operations that have not ended, for an abort."""
         with self._checking:
-            operations = list(self._operations)
-            self._operations.clear()
+            operations = list(self.operations)
+            self.operations.clear()
         return operations
 
 

@@ -104,7 +104,7 @@ class NcclBackend:
 
     def _planned(self, handle: DeviceHandle, buffers: Sequence[DeviceBuffer]) -> Any:
         """Return the plan of an operation on `buffers` that repeats, if this backend has made one for its request."""
-        if isinstance(buffers, RepeatedBuffers) and buffers.plan is not None:
+        if type(buffers) is RepeatedBuffers and buffers.plan is not None:
             backend, request, plan = buffers.plan
             if backend is self and request is handle.request:
                 return plan
@@ -123,12 +123,12 @@ class NcclBackend:
 
     def _allreduce(self, handles: Sequence[DeviceHandle]) -> None:
         request, buffers = handles[0].request, handles[0].inputs
+        plan = self._planned(handles[0], buffers) if len(handles) == 1 else None
+        if plan is not None:
+            self._run(plan, handles[0].outputs[0].pointer)
+            return
         repeated = buffers if len(handles) == 1 and isinstance(buffers, RepeatedBuffers) else None
         output = handles[0].outputs[0].pointer if repeated is not None else 0
-        plan = self._planned(handles[0], buffers) if repeated is not None else None
-        if plan is not None:
-            self._run(plan, output)
-            return
         if request.dtype != QUANTISABLE or not self._host_backend.quantisation_of(request):
             plan = self._reduce(self._reduction(request), self._tensors(handles), output)
             if repeated is not None:
@@ -182,13 +182,12 @@ class NcclBackend:
         calls = plan.calls
         if plan.packs is not None:
             self._packer.queue(plan.packs, stream)
-        if calls:
-            if len(calls) == 1:
-                self._communicator.all_reduce(*calls[0], wire, op, stream)
-            else:
-                with self._communicator.group():
-                    for call in calls:
-                        self._communicator.all_reduce(*call, wire, op, stream)
+        if calls[1:]:
+            with self._communicator.group():
+                for call in calls:
+                    self._communicator.all_reduce(*call, wire, op, stream)
+        elif calls:
+            self._communicator.all_reduce(*calls[0], wire, op, stream)
         if plan.unpacks is not None:
             self._packer.queue(plan.unpacks, stream)
 

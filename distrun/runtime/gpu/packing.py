@@ -56,7 +56,7 @@ class Packer:
     def copy(self, pieces: Sequence[Piece], source: str, target: str, factor: float, stream: int) -> None:
         """Queue target[i] = factor * source[i] for all `pieces`, converted from type `source` to type `target`.
 
-        It takes one launch for every 128 pieces, and allocates nothing. The caller is inside `driver.use()`.
+        It takes one launch for every 128 pieces, and allocates nothing. The caller is inside `driver.use`.
 
         Args:
             pieces: counts are in elements. Addresses must be multiples of the element's size unless elements are only
@@ -85,7 +85,7 @@ class Packer:
         )
 
     def queue(self, copies: Copies, stream: int) -> None:
-        """Queue copies. The caller is inside `driver.use()`.
+        """Queue copies. The caller is inside `driver.use`.
 
         Raises:
             CollectiveError: the kernel could not be compiled or launched.

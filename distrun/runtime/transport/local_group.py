@@ -32,6 +32,8 @@ from distrun.runtime.transport.shared_memory.segment import (
 )
 from distrun.tracing import recording
 
+FEW_LOOKS = 2
+"""The number of checks before a rank sleeps where it must not spin."""
 SPINS = 1000
 """The number of checks before a rank sleeps. They take some tens of microseconds, about as long as a wake-up, so a wait
 costs at most twice its length."""
@@ -182,7 +184,7 @@ class LocalGroup(LocalRanks):
     def looks(self) -> int:
         """How often to check the condition of a wait before sleeping."""
         if not self.may_spin or self.spare_cores < 0:
-            return 2
+            return FEW_LOOKS
         return SPINS if self.network is None else NETWORK_SPINS
 
     def _next_look(self, until: float | None, is_undecided: bool) -> float:

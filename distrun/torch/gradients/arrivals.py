@@ -32,7 +32,7 @@ class Arrivals:
     def join(self, driver: Driver, stream: int) -> set[int]:
         """Let work that is queued on `stream` later read the gradients; return the other streams that they come from.
 
-        The caller is inside `driver.use()`, here and in `release`.
+        The caller is inside `driver.use`, here and in `release`.
         """
         others = self._streams - {stream}
         for other in others:

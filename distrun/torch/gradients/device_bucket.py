@@ -158,7 +158,7 @@ class DeviceBucket(BufferBucket):
         gpu, stream = world.engine().gpu(), self._arena.current_stream()
         if self._user != stream and not cuda.is_capturing():  # a capture began after that work
             self._arrivals.add(self._user)
-        with gpu.driver.use():
+        with gpu.driver.use:
             others = self._arrivals.join(gpu.driver, stream)
             copies = self._copies(gpu.packer)
             if copies is not None:

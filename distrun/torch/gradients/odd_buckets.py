@@ -100,7 +100,7 @@ class CompressedBucket(Bucket):
             tensors = self._compressed()
         else:
             driver, stream = world.engine().gpu().driver, cuda.arena().current_stream()
-            with driver.use():
+            with driver.use:
                 others = self._arrivals.join(driver, stream)
                 tensors = self._compressed()
                 if others:

@@ -23,6 +23,14 @@ class Listener(Protocol):
         ...
 
 
+class Counted(dict[int, tuple[Bucket, set[int]]]):
+    """The bucket of each parameter whose gradients may be counted by its hook alone, and the set of its place, by its
+    id. There is nothing for other parameters."""
+
+    def __missing__(self, parameter: int) -> None:
+        return None
+
+
 class TrackedParameters:
     """The parameters of an optimizer that need gradients, each with a hook. `follow` updates them."""
 
@@ -38,8 +46,7 @@ class TrackedParameters:
         self.names: list[str] = []
         self.places: dict[int, int] = {}
         """Each tensor's index in `tensors`, by its id."""
-        self.counted: dict[int, tuple[Bucket, int]] = {}
-        """The bucket and the place of each parameter whose gradients may be counted by its hook alone, by its id."""
+        self.counted = Counted()
         self._optimizer = weakref.ref(optimizer)
         self._listener = weakref.ref(listener)
         self._given_names = names
@@ -69,7 +76,7 @@ class TrackedParameters:
         """Let hooks count down in those of `buckets` that allow it, and in no others."""
         self.counted.clear()
         for bucket in buckets:
-            self.counted.update((id(self.tensors[place]), (bucket, place)) for place in bucket.counted)
+            self.counted.update((id(self.tensors[place]), (bucket, {place})) for place in bucket.counted)
 
     def _register_hooks(self) -> None:
         """Give each parameter one hook. A parameter that has one keeps it, since this may run within that hook."""
@@ -89,20 +96,18 @@ def numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
             yield f"parameter {group}.{index}", parameter
 
 
-def _hook(
-    listener: weakref.ref[Listener], parameter: int, counted: Mapping[int, tuple[Bucket, int]]
-) -> Callable[[Tensor], None]:
+def _hook(listener: weakref.ref[Listener], parameter: int, counted: Counted) -> Callable[[Tensor], None]:
     """Return the hook of a parameter, which counts down in its bucket, and calls the listener for all else: the first
     and the last gradient of a bucket, another stream, and all that is out of the ordinary."""
 
     def arrived(_: Tensor) -> None:
-        found = counted.get(parameter)
+        found = counted[parameter]  # by operators, since this runs for each gradient, and method calls take longer
         if found is not None:
-            bucket, place = found
+            bucket, own = found
             # Read first: when a pass fails while a thread is in this hook, `counts_in` changes before the set does.
             waiting = bucket.waiting_for
-            if bucket.counts_in == (current_task(), bucket.current_stream()) and len(waiting) > 1 and place in waiting:
-                waiting.remove(place)
+            if bucket.counts_in == (current_task(), bucket.current_stream()) and waiting > own:
+                waiting -= own
                 return
         alive = listener()
         if alive is not None:

@@ -16,5 +16,5 @@ def driver():
     except cupy.cuda.runtime.CUDARuntimeError as error:
         pytest.skip(f"needs an NVIDIA GPU: {error}")
     made = Driver(0)
-    with made.use():
+    with made.use:
         yield made

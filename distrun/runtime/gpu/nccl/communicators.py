@@ -122,14 +122,14 @@ class Communicators:
         _note_environment()
 
         def make() -> Communicator:
-            with self._driver.use():
+            with self._driver.use:
                 return Communicator(nccl, size, group_id, rank)
 
         def failure() -> str | None:
             return self.aborted or self._peer_failure()
 
         def dispose(late: Communicator) -> None:
-            with self._driver.use():
+            with self._driver.use:
                 late.abort()
 
         self._helper = helper = self._helper or _HelperThread()
@@ -211,7 +211,7 @@ class Communicators:
         def work() -> None:
             # NCCL restores the thread's current GPU afterwards. Without this, it would be the default one, where NCCL
             # would create a context.
-            with self._driver.use():
+            with self._driver.use:
                 for communicator in communicators:
                     end(communicator)
 

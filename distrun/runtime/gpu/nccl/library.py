@@ -155,7 +155,7 @@ class Communicator:
 
     def _run(self, operation: str, function: Callable[..., None], *args: int) -> None:
         with self._inside:
-            reason = self._why_ended()
+            reason = self._ended
             if reason is not None:
                 raise NcclError(f"{operation} cannot start in NCCL on rank {self.rank}: {reason}")
             try:

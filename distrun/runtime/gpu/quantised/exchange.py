@@ -43,7 +43,7 @@ size."""
 
 
 class QuantisedExchange:
-    """Exchanges of a group, on one rank. One thread at a time calls it, inside `driver.use()`.
+    """Exchanges of a group, on one rank. One thread at a time calls it, inside `driver.use`.
 
     Methods raise `NcclError` if NCCL fails, and `CollectiveError` if a kernel cannot be compiled or launched.
     """

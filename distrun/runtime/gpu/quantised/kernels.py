@@ -28,7 +28,7 @@ BITS = {"int8": 8, "int4": 4}
 
 
 class Kernels:
-    """Launches the kernels on one GPU. The caller is inside `driver.use()`. Methods raise `CollectiveError`."""
+    """Launches the kernels on one GPU. The caller is inside `driver.use`. Methods raise `CollectiveError`."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver

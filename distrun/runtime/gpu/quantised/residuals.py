@@ -19,7 +19,7 @@ class DeviceResiduals:
     """A flat float32 array of residuals for `Feedback`. Slices are addresses. numpy waits for the device and copies."""
 
     def __init__(self, packer: Packer, count: int, stream: int) -> None:
-        """The array is filled with zeros, for use on `stream`. The caller is inside `driver.use()`."""
+        """The array is filled with zeros, for use on `stream`. The caller is inside `driver.use`."""
         self.size = count
         self._driver = packer.driver
         self._buffer = self._driver.allocate(count, _FLOAT32, stream)
@@ -37,7 +37,7 @@ class DeviceResiduals:
         """Return a copy in host memory. Another thread than the one that executes operations may call this."""
         driver, array = self._driver, np.empty(self.size, np.float32)
         driver.synchronize(self.written)
-        with driver.use():
+        with driver.use:
             driver.copy(array.ctypes.data, self._buffer.pointer, array.nbytes, _DEFAULT_STREAM)
             driver.synchronize(driver.record(_DEFAULT_STREAM))
         return array if dtype is None else array.astype(dtype, copy=False)

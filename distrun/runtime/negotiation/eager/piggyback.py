@@ -45,10 +45,10 @@ class Piggyback:
         """Whether this rank has given up an operation, which the other may yet submit: it would take an offer for it.
         """
         self._largest = SMALL_PAIR if self.makes_offers else SMALL // (backend.size - 1)
-        # By cache id and rank: a queue of payloads. It is a queue since, of two ranks, the one that is done first may
-        # begin the next operation of the same name before the other has read the first payload. None in it stands for
-        # a request that the rank submitted without a payload.
-        self._received: dict[int, dict[int, deque[bytes | None]]] = {}
+        self.received: dict[int, dict[int, deque[bytes | None]]] = {}
+        """By cache id and rank: a queue of payloads. It is a queue since, of two ranks, the one that is done first may
+        begin the next operation of the same name before the other has read the first payload. None in it stands for a
+        request that the rank submitted without a payload."""
         # By cache id, until they are done: requests that this rank has sent eagerly, with the number of that message.
         self._sent: dict[int, int] = {}
         self.offers = 0
@@ -95,19 +95,19 @@ class Piggyback:
     def receive(self, rank: int, message: bytes) -> int:
         """Keep the payload in a message from a rank, and return the cache id of its request."""
         cache_id = cache_id_of(message)
-        self._received.setdefault(cache_id, {}).setdefault(rank, deque()).append(message)
+        self.received.setdefault(cache_id, {}).setdefault(rank, deque()).append(message)
         return cache_id
 
     def note_without(self, rank: int, cache_ids: Sequence[int]) -> None:
         """Note that a rank has submitted these requests without payloads."""
-        for cache_id in cache_ids if self._received else ():
-            queue = self._received.get(cache_id, {}).get(rank)
+        for cache_id in cache_ids if self.received else ():
+            queue = self.received.get(cache_id, {}).get(rank)
             if queue:  # it is ahead of this rank: the payloads in the queue belong to earlier operations
                 queue.append(None)
 
     def is_complete(self, cache_id: int) -> bool:
         """Whether every other rank has sent a payload for a request."""
-        queues = self._received.get(cache_id, {})
+        queues = self.received.get(cache_id, {})
         return len(queues) == self._backend.size - 1 and None not in [queue[0] for queue in queues.values()]
 
     def have_crossed(self, cache_id: int) -> bool:
@@ -115,14 +115,9 @@ class Piggyback:
         return self.makes_offers and cache_id in self._sent and self.is_complete(cache_id)
 
     @property
-    def has_received(self) -> bool:
-        """Whether any payloads wait here."""
-        return bool(self._received)
-
-    @property
     def is_unused(self) -> bool:
         """Whether no payload waits here, and none that this rank has sent is on its way."""
-        return not self._received and not self._sent
+        return not self.received and not self._sent
 
     @property
     def is_offering(self) -> bool:
@@ -137,7 +132,7 @@ class Piggyback:
 
     def drop_all(self) -> None:
         """Drop everything that has been received."""
-        self._received.clear()
+        self.received.clear()
 
     def drop(self, cache_ids: Iterable[int]) -> None:
         """Drop the payloads of requests that are decided in the ordinary way."""
@@ -149,13 +144,13 @@ class Piggyback:
         """Drop the oldest payload of each of these ranks for each of these requests: what it has submitted behind it
         waits for later operations."""
         for cache_id in cache_ids:
-            queues = self._received.get(cache_id, {})
+            queues = self.received.get(cache_id, {})
             for rank in queues.keys() & set(ranks):
                 queues[rank].popleft()
                 if not queues[rank]:
                     del queues[rank]
             if not queues:
-                self._received.pop(cache_id, None)
+                self.received.pop(cache_id, None)
 
     def forget(self, cache_id: int) -> None:
         """Note that this rank's payload has served its purpose, and the other rank's was not kept here."""
@@ -165,7 +160,7 @@ class Piggyback:
         """Remove and return the payloads that have come for a request, by rank."""
         self._sent.pop(cache_id, None)
         taken = {}
-        queues = self._received.get(cache_id, {})
+        queues = self.received.get(cache_id, {})
         for rank in list(queues):
             message = queues[rank].popleft()
             if not queues[rank]:
@@ -173,7 +168,7 @@ class Piggyback:
             if message is not None:
                 taken[rank] = message
         if not queues:
-            self._received.pop(cache_id, None)
+            self.received.pop(cache_id, None)
         return taken
 
     def finish(self, own: Handle, others: Mapping[int, bytes]) -> Flat:

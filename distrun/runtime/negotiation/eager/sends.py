@@ -181,7 +181,7 @@ class Eager:
     def may_cross(self) -> bool:
         """Whether `cross` can be used: one operation is new, nothing else is under way, and nothing was received."""
         outbox, line, piggyback = self._operations.outbox, self._direct_link, self._piggyback
-        if line is None or len(outbox) != 1 or line.inbox or piggyback.has_received or piggyback.has_given_up:
+        if line is None or len(outbox) != 1 or line.inbox or piggyback.received or piggyback.has_given_up:
             return False
         return self._is_only(outbox[0]) and self._may_be_offered(outbox[0])
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from distrun.runtime.transport import link_health
-from distrun.runtime.transport.local_group import NETWORK_SPINS, LocalGroup
+from distrun.runtime.transport.local_group import FEW_LOOKS, NETWORK_SPINS, LocalGroup
 from distrun.runtime.transport.network import DirectLink
 from distrun.runtime.transport.shared_memory.mailbox import LARGEST, Mailbox
 from distrun.runtime.transport.shared_memory.swap import Swap, can_swap
@@ -197,7 +197,8 @@ class ControlPlane:
     @property
     def looks(self) -> int:
         """How often to check a direct link before anything else is done."""
-        return min(self._local_group.looks, NETWORK_SPINS)
+        group = self._local_group
+        return NETWORK_SPINS if group.may_spin and group.spare_cores >= 0 else FEW_LOOKS
 
     # Several hosts ----------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ Prepare = Callable[[bytes, int, np.dtype[Any], float], SwapFunction]
 """Makes the function for one operation: see `Swap.prepare`."""
 
 _Memory = ctypes.c_char * 0
+_NOWHERE = ctypes.addressof(_nothing := _Memory())  # the address of an array without elements
 
 
 class Terms(ctypes.Structure):
@@ -70,8 +71,8 @@ class Swap:
         `ANSWERED` or `ASLEEP`."""
         assert array.nbytes == result.nbytes == terms.nbytes
         terms.looks = looks
-        address = _address(array)
-        outcome = self._function(ctypes.byref(terms), address, address if result is array else _address(result))
+        address = _address(array) if array.nbytes else _NOWHERE
+        outcome = self._function(terms, address, address if result is array else _address(result))
         if outcome == ASLEEP:
             self._bell.force()
         return outcome  # type: ignore[no-any-return]

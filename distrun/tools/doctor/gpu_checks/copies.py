@@ -33,20 +33,20 @@ class _End:
         self._host = self.driver.pinned(nbytes, np.dtype(np.uint8))
         self.source, self.target = (self.driver.allocate(nbytes, np.dtype(np.uint8), self.stream.ptr) for _ in "12")
         self._host[:] = self.expected
-        with self.driver.use():
+        with self.driver.use:
             self.driver.copy(self.source.pointer, self._host.ctypes.data, nbytes, self.stream.ptr)
             self.stream.synchronize()
 
     def received(self) -> Any:
         """Return the bytes that have arrived."""
-        with self.driver.use():
+        with self.driver.use:
             self.driver.copy(self._host.ctypes.data, self.target.pointer, len(self._host), self.stream.ptr)
             self.stream.synchronize()
         return self._host
 
     def open(self, other: _End) -> bool:
         """Let this GPU access the memory of another one, if it can."""
-        with self.driver.use():
+        with self.driver.use:
             runtime = self.driver.cupy.cuda.runtime
             able = bool(runtime.deviceCanAccessPeer(self.index, other.index))
             if able:
@@ -55,7 +55,7 @@ class _End:
 
     def send(self, other: _End) -> float:
         """Copy to another GPU several times, and return the bytes per second."""
-        with self.driver.use():
+        with self.driver.use:
             cuda, nbytes = self.driver.cupy.cuda, len(self._host)
             before, after = cuda.Event(), cuda.Event()
             for number in range(1 + _REPEATED):

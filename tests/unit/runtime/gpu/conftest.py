@@ -31,6 +31,7 @@ class Driver:
         self.used_by: list[int] = []
         self.cupy: Any = None
 
+    @property
     @contextmanager
     def use(self) -> Iterator[None]:
         self.used_by.append(threading.get_ident())

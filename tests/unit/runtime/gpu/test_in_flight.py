@@ -36,7 +36,7 @@ def operation(name, handles=()):
 def holding(device, *names, **timeouts):
     in_flight = InFlight(device.is_done, Timeouts(**timeouts))
     for name in names:
-        in_flight.add(operation(name))
+        in_flight.operations.append(operation(name))
     return in_flight
 
 
@@ -45,14 +45,14 @@ def test_an_operation_is_kept_until_the_device_is_done_with_it(device):
     device.passed |= {"a finished"}
     in_flight.check(1.0)
     assert [left.describe() for left in in_flight.take_all()] == ["allreduce 'b'"]
-    assert not in_flight
+    assert not in_flight.operations
 
 
 def test_no_operation_is_done_before_one_that_was_queued_earlier(device):
     in_flight = holding(device, "a", "b")
     device.passed |= {"b finished"}  # it cannot be on a stream, and nothing is released early
     in_flight.check(1.0)
-    assert len(in_flight) == 2
+    assert len(in_flight.operations) == 2
 
 
 def test_a_handle_whose_stream_waits_is_released_early():
@@ -112,7 +112,7 @@ def test_a_failed_device_is_an_error(device):
 def test_an_operation_that_a_rank_has_left_without_is_given_up(device):
     left = {}
     in_flight = InFlight(device.is_done, Timeouts(), left.get)
-    in_flight.add(operation("a"))
+    in_flight.operations.append(operation("a"))
     device.passed |= {"a ready"}
     for now in (0.0, 100.0):  # the other rank may take any time
         in_flight.check(now)
@@ -125,8 +125,8 @@ def test_an_operation_that_a_rank_has_left_without_is_given_up(device):
 
 def test_what_the_rank_that_left_has_begun_may_end(device):
     in_flight = InFlight(device.is_done, Timeouts(), {0: "rank 1 has left"}.get)
-    in_flight.add(operation("a"))
-    in_flight.add(operation("b"))
+    in_flight.operations.append(operation("a"))
+    in_flight.operations.append(operation("b"))
     device.passed |= {"a ready", "b ready"}
     in_flight.check(0.0)
     in_flight.check(1.0)
@@ -135,4 +135,4 @@ def test_what_the_rank_that_left_has_begun_may_end(device):
         in_flight.check(now)
     device.passed |= {"b finished"}
     in_flight.check(100.0)
-    assert not in_flight
+    assert not in_flight.operations

@@ -294,7 +294,7 @@ def test_a_payload_that_comes_too_late_counts_for_nothing():
     zero.hear(1, payload(messages.PIGGYBACK, 0, 7.0, 7.0))
     assert zero.finished() == [again]
     assert again.outputs[0].tolist() == [9.0, 9.0]
-    assert not zero.negotiator._eager._piggyback.has_received
+    assert not zero.negotiator._eager._piggyback.received
 
 
 # Process sets ---------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def play():
             [math.prod(shape) * storage.itemsize for shape, storage in zip(shapes, self.storage, strict=True)]
             for shapes in self.shapes
         ]
-        with driver.use():
+        with driver.use:
             for address, count in zip(arguments, nbytes[0], strict=True):
                 memory[address] = driver.allocate(count, np.dtype(np.uint8), pointer)
                 driver.copy(memory[address].pointer, address, count, pointer)
@@ -38,7 +38,7 @@ def play():
         before = len(simulator.log())
         run(self, pointer, *([memory[address].pointer for address in given] for given in (arguments, results)))
         calls.append([call.name for call in simulator.log()[before:]])
-        with driver.use():
+        with driver.use:
             for copy in copies_back:
                 driver.copy(*copy, pointer)
             driver.synchronize(driver.record(pointer))

@@ -100,7 +100,7 @@ def gradients_of_other_streams_are_waited_for():
                 return
             late, parameter.grad[...] = parameter.grad.clone(), -1e9
             side = sides[number % 2]
-            with driver().use():
+            with driver().use:
                 driver().copy(parameter.grad.data_ptr(), late.data_ptr(), late.nbytes, side.ptr)
             alive.append((late, parameter.grad))  # torch would give the memory back to the stream, and nobody else
             playing.use(side.ptr).__enter__()

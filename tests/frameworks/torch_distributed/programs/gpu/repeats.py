@@ -146,13 +146,13 @@ def the_stream_waits_and_not_the_host():
         current = own
         for index, tensor in enumerate(tensors):
             alive.append(torch.full((64,), float(RANK + index + step)))
-            with driver().use():
+            with driver().use:
                 driver().copy(tensor.data_ptr(), alive[-1].data_ptr(), tensor.nbytes, own)
             works.append(dist.all_reduce(tensor, async_op=True))
         for index, (work, tensor, copy) in enumerate(zip(works, tensors, copies, strict=True)):
             current = own if index % 2 else other
             assert work.wait()
-            with driver().use():
+            with driver().use:
                 driver().copy(copy.data_ptr(), tensor.data_ptr(), copy.nbytes, current)
         blocking = {"eventSynchronize", "streamSynchronize", "deviceSynchronize"}
         assert not blocking & {call.name for call in simulator.log()[before:]}
@@ -182,7 +182,7 @@ def memory_is_kept_until_the_device_is_done():
         time.sleep(0.001)
     del part, whole, work
     assert all(each() is not None for each in gone)
-    while len(gpu._in_flight):
+    while gpu._in_flight.operations:
         gpu.check(time.monotonic())
         time.sleep(0.001)
     monitor._next_check = 0.0
