@@ -46,8 +46,8 @@ class Piggyback:
         """
         self._largest = SMALL_PAIR if self.makes_offers else SMALL // (backend.size - 1)
         self.received: dict[int, dict[int, deque[bytes | None]]] = {}
-        """By cache id and rank: a queue of payloads. It is a queue since, of two ranks, the one that is done first may
-        begin the next operation of the same name before the other has read the first payload. None in it stands for a
+        """Queues of payloads, by cache id and rank. They are queues since, of two ranks, the one that is done first may
+        begin the next operation of the same name before the other has read the first payload. None in one stands for a
         request that the rank submitted without a payload."""
         # By cache id, until they are done: requests that this rank has sent eagerly, with the number of that message.
         self._sent: dict[int, int] = {}

@@ -19,10 +19,10 @@ class Runtime(threading.local):
     CUDARuntimeError = KeyError
     current = 0
 
-    def getDevice(self) -> int:
+    def getDevice(self) -> int:  # noqa: N802 - as cupy calls it
         return self.current
 
-    def setDevice(self, device: int) -> None:
+    def setDevice(self, device: int) -> None:  # noqa: N802
         self.current = device
 
 
