@@ -95,7 +95,7 @@ def test_torch_tensors_on_the_host_are_not_and_cuda_is_not_asked(monkeypatch):
 
 def driver_with(from_dlpack):
     cupy = SimpleNamespace(ndarray=SimpleNamespace, from_dlpack=from_dlpack)
-    return SimpleNamespace(cupy=cupy, index=0, use=nullcontext)
+    return SimpleNamespace(cupy=cupy, index=0, use=nullcontext())
 
 
 def exported(shown):
