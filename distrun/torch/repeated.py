@@ -17,7 +17,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from itertools import repeat, starmap
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -109,7 +109,7 @@ def recall(tensors: Sequence[Tensor], call: Call, in_place: bool = False, is_on_
     kind, name, op, _, prescale, postscale, process_set, *_ = call
     if not (op is Average or op is Sum) or process_set is not global_process_set or not prescale == 1.0 == postscale:
         return None
-    if not (isinstance(name, str | None) and {*map(type, tensors)} <= _TYPES):
+    if not ((name is None or type(name) is str) and {*map(type, tensors)} <= _TYPES):
         return None
     key, dtype = (kind, in_place, name, len(tensors)), tensors[0].dtype
     known = _kept.get(key)
@@ -121,7 +121,7 @@ def recall(tensors: Sequence[Tensor], call: Call, in_place: bool = False, is_on_
         is_plain = all(map(Tensor.is_contiguous, tensors)) and not any(map(Tensor.is_neg, tensors))
     except RuntimeError:  # sparse, for example
         return None
-    if not (is_plain and all(map(is_, map(_dtype_of, tensors), repeat(dtype)))) or dtype.is_complex:
+    if not is_plain or dtype.is_complex or {*map(_dtype_of, tensors)} != {dtype}:
         return None
     shapes = list(map(_shape_of, tensors))
     if (

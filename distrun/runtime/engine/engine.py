@@ -78,7 +78,7 @@ class ProgressEngine:
         self._clock = clock
         self._state = ProgressState()
         self._recorder = Recorder()
-        self._executor = Executor(groups, controller, gpu_monitor, local_group, self._state)
+        self._executor = Executor(groups, controller, local_group, self._state)
         self._failing = Failing(
             negotiator.rank, self._state, operations, self._executor, local_group, gpu_monitor, unreported_error
         )

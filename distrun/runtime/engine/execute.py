@@ -11,7 +11,6 @@ from distrun.errors import CollectiveError, JobAbortedError, UsageError
 from distrun.runtime.backends import dispatch
 from distrun.runtime.backends.groups import Groups
 from distrun.runtime.engine.state import ProgressState
-from distrun.runtime.gpu.monitor import GpuMonitor
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import (
@@ -34,14 +33,12 @@ class Executor:
         self,
         groups: Groups,
         controller: Controller | None,
-        gpu_monitor: GpuMonitor,
         local_group: LocalGroup,
         state: ProgressState,
     ) -> None:
         """`controller` is given on the coordinator. The other arguments are the engine's."""
         self._groups = groups
         self._controller = controller
-        self._gpu_monitor = gpu_monitor
         self._local_group = local_group
         self._state = state
         self._ring = recording.ring
@@ -62,7 +59,7 @@ class Executor:
                 with np.errstate(all="ignore"):  # overflow and NaN are results, as on any device
                     dispatch.execute(self._groups, handles)
             else:
-                self._gpu_monitor.gpu().execute(handles)  # type: ignore[arg-type]
+                handles[0].gpu.execute(handles)  # type: ignore[attr-defined]
         except UsageError as error:  # the GPUs cannot do what was asked for; all ranks find that out in the same place
             for handle in handles:
                 handle.error = error

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from threading import get_ident
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -62,12 +61,18 @@ class Driver:
         # are free.
         self._events: list[Any] = []
         self._unused: list[int] = []
-        self.use = _Use(self._runtime, index)
+        self._is_current = _Errors(self._runtime, index)
+
+    @property
+    def use(self) -> AbstractContextManager[None]:
         """A context manager that makes this the current GPU of this thread, and restores the previous one afterwards.
 
         A previous GPU without a context is not restored: since CUDA 12, making it current would create a context, which
         takes some hundred MB of its memory. Any error that CUDA reports inside the `with` block becomes a
-        `DeviceError`."""
+        `DeviceError`.
+        """
+        before = self._runtime.getDevice()
+        return self._is_current if before == self.index else _Use(self._runtime, self.index, before)
 
     @property
     def bus_id(self) -> str:
@@ -165,46 +170,36 @@ class Driver:
         return np.frombuffer(memory, dtype, count)
 
 
-class _Use:
-    """The context manager `Driver.use`: one object, since to make one for each block would take longer than the rest.
-
-    In nearly all blocks this GPU is the current one anyway, and nothing is kept.
-    """
+class _Errors:
+    """The context of `Driver.use` where the GPU is the current one already, as it nearly always is: one object for all
+    blocks. (Classes, since a generator takes three times as long.)"""
 
     def __init__(self, runtime: Any, index: int) -> None:
         self._runtime = runtime
         self._index = index
-        # By thread, if its outermost block began with another GPU: the current GPUs before its blocks.
-        self._before: dict[int, list[int]] = {}
 
     def __enter__(self) -> None:
-        before = self._runtime.getDevice()
-        if before != self._index or self._before:
-            self._enter(before)
+        pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if self._before:
-            self._leave()
         if error is not None and isinstance(error, self._runtime.CUDARuntimeError):
             raise DeviceError(f"GPU {self._index} has failed: {error}") from None
 
-    def _enter(self, before: int) -> None:
-        thread = get_ident()
-        if before != self._index:
-            self._runtime.setDevice(self._index)
-            self._before.setdefault(thread, [])
-        if thread in self._before:
-            self._before[thread].append(before)
 
-    def _leave(self) -> None:
-        thread = get_ident()
-        if thread not in self._before:
-            return
-        before = self._before[thread].pop()
-        if not self._before[thread]:
-            del self._before[thread]
-        if before != self._index and _has_context(before):
-            self._runtime.setDevice(before)
+class _Use(_Errors):
+    """The context of `Driver.use` where the GPU `before` is the current one."""
+
+    def __init__(self, runtime: Any, index: int, before: int) -> None:
+        super().__init__(runtime, index)
+        self._before = before
+
+    def __enter__(self) -> None:
+        self._runtime.setDevice(self._index)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if _has_context(self._before):
+            self._runtime.setDevice(self._before)
+        super().__exit__(kind, error, trace)
 
 
 class _ForeignStream:

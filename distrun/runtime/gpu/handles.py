@@ -65,7 +65,7 @@ class DeviceHandle(Handle):
         """For the arguments see `Handle`. `arena` owns the inputs and outputs, and allocates further outputs."""
         super().__init__(engine, request, inputs, outputs, collect, given)  # type: ignore[arg-type]
         self.arena = arena
-        self._gpu = gpu = engine.gpu()
+        self.gpu = gpu = engine.gpu()
         self.stream = stream = arena.current_stream()
         self.ready = gpu.record_inputs(stream)
 
@@ -73,7 +73,7 @@ class DeviceHandle(Handle):
         """Return whether the operation is done on the device, or has failed, without waiting."""
         if not super().poll():
             return False
-        return self.finished is None or self._gpu.driver.is_done(self.finished)
+        return self.finished is None or self.gpu.driver.is_done(self.finished)
 
     def wait(self) -> Any:
         """Wait until the operation is queued. Return its result, for work that this thread queues later.
@@ -83,7 +83,7 @@ class DeviceHandle(Handle):
         """
         if not self.done:
             self.engine.wait(self)
-        finished, gpu = self.finished, self._gpu
+        finished, gpu = self.finished, self.gpu
         if finished is not None and self.error is None:
             if gpu.is_elastic:
                 gpu.await_end(self)

@@ -73,7 +73,7 @@ class InFlight:
         self._timeouts = timeouts
         self._departure_from = departure_from
         self.operations: deque[InFlightOperation] = deque()
-        """The oldest comes first. Those that have just been queued are appended."""
+        """The operations in flight, oldest first. An operation that has just been queued is appended."""
         self._checking = threading.Lock()
         self._next_warning = 0.0
 
@@ -94,7 +94,8 @@ class InFlight:
     def _check(self, now: float) -> None:
         while self.operations and self._is_done(self.operations[0].finished):
             self.operations.popleft().handles = ()  # breaks a reference cycle
-        oldest = next((operation for operation in self.operations if operation.is_everywhere), None)
+        operations = tuple(self.operations)  # another thread may append while this one looks
+        oldest = next((operation for operation in operations if operation.is_everywhere), None)
         if oldest is None:
             return
         if oldest.waiting_since is None:
