@@ -24,8 +24,8 @@ class Listener(Protocol):
 
 
 class Counted(dict[int, tuple[Bucket, set[int]]]):
-    """By the id of each parameter whose gradients may be counted by its hook alone: its bucket, and a set of only its
-    place. None for other parameters."""
+    """The bucket of each parameter whose gradients may be counted by its hook alone, with a set of only its place, by
+    its id. None for other parameters."""
 
     def __missing__(self, parameter: int) -> None:
         return None
