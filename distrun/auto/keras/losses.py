@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -65,8 +66,25 @@ def install() -> None:
         return add(self, loss)
 
     keras.layers.Layer.add_loss = added
+    keras.layers.Layer.stateless_call = _without_earlier_losses(keras.layers.Layer.stateless_call)
     keras.losses.Loss.__call__ = called
     module.reduce_weighted_values = reduced
+
+
+def _without_earlier_losses(stateless_call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `Layer.stateless_call`, changed so that it forgets the losses of earlier calls first.
+
+    Keras tells the losses that a layer has added in JAX by the ids of arrays, and keeps these after a call. So a new
+    loss that got the id of an old one of another layer would be dropped, now and then.
+    """
+
+    @functools.wraps(stateless_call)
+    def called(self: Any, *arguments: Any, **options: Any) -> Any:
+        for layer in self._flatten_layers():
+            layer._loss_ids.clear()
+        return stateless_call(self, *arguments, **options)
+
+    return called
 
 
 def is_of_each_row(loss: Any) -> bool:

@@ -144,3 +144,12 @@ def test_a_callback_of_one_rank_that_trains_a_model_is_refused():
     pytest.importorskip("tensorflow")
     output = output_of(start("tensorflow", 2, "global", "keras_refused.py", "training_alone"))
     assert re.search("training_alone: 2: .*trains a model", output), output[-8000:]
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("arguments", [pytest.param(("plain",), marks=pytest.mark.full), ()])
+def test_a_loss_with_the_id_of_another_layers_earlier_one_counts_once_with_jax(arguments):
+    pytest.importorskip("jax")
+    process = start("jax", 0, "global", "keras_reused_ids.py", *arguments)
+    output = output_of(process)
+    assert process.returncode == 0, output
