@@ -101,7 +101,7 @@ class ProgressThread:
         """
         seen = -1
         outbox = self._operations.outbox
-        while outbox and self._state.turn is IDLE and seen != len(outbox):
+        while self._state.turn is IDLE and seen != len(outbox):
             seen = len(outbox)
             if any(array.nbytes >= LARGE for handle in list(outbox) for array in handle.inputs):
                 return

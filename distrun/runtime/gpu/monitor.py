@@ -20,7 +20,7 @@ log = logging.getLogger("distrun")
 
 CHECK_INTERVAL = 0.1
 """Seconds between two checks of operations in flight."""
-SHORTEST_INTERVAL = 0.02
+SHORTEST_INTERVAL = 0.01
 """Seconds after a check in which the next one is left out: where the engine has much to do, it asks all the time."""
 DRAIN_TIMEOUT = 1.0
 """Seconds that operations in flight have to end after the script has failed."""

@@ -147,13 +147,6 @@ def test_a_large_tensor_is_not_lingered_for(rank):
     assert handle.done
 
 
-def test_a_message_is_not_lingered_for_where_nothing_is_new(rank):
-    rank.engine._progress_thread.wakes_on_submit = True
-    rank.pauses += [lambda: pytest.fail("it lingered")]
-    rank.engine._progress_thread.serve_once()
-    assert rank.pauses
-
-
 def test_a_burst_whose_submitter_waits_is_served_by_it_at_once_while_the_progress_thread_lingers(rank):
     rank.engine._progress_thread.wakes_on_submit = True
     handle = rank.engine.submit(rank.handle("a"))
